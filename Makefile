@@ -1,0 +1,33 @@
+# Every target makes .venv and installs what it needs when that is missing.
+PYTHON ?= python3
+BIN := .venv/bin
+export OMP_WAIT_POLICY := PASSIVE
+
+.PHONY: install demo test check sweep clean
+
+install: .venv/installed
+
+# torch first and by its exact version: asked for in one go, other packages would pull a CUDA build of several GB.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: install
+	$(BIN)/layermerge plan timm:mobilenetv2_100 --input 3x224x224
+
+test: install
+	$(BIN)/pytest
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+sweep: install
+	$(BIN)/pytest -m slow -s --durations=0
+
+clean:
+	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

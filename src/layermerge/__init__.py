@@ -1,0 +1,44 @@
+"""layermerge makes trained convolutional networks shallower and faster on the machine they will be served on."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from layermerge.conv import ConvSpec as ConvSpec
+    from layermerge.errors import LayerMergeError as LayerMergeError
+    from layermerge.planning.plan import Candidate as Candidate
+    from layermerge.planning.plan import Plan as Plan
+    from layermerge.planning.plan import plan as plan
+    from layermerge.planning.rules import Rules as Rules
+    from layermerge.tracing.trace import Trace as Trace
+    from layermerge.tracing.trace import trace as trace
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Candidate": "layermerge.planning.plan",
+    "ConvSpec": "layermerge.conv",
+    "LayerMergeError": "layermerge.errors",
+    "Plan": "layermerge.planning.plan",
+    "Rules": "layermerge.planning.rules",
+    "Trace": "layermerge.tracing.trace",
+    "plan": "layermerge.planning.plan",
+    "trace": "layermerge.tracing.trace",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used: torch takes seconds to import, `layermerge --help` must not."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'layermerge' has no attribute '{name}'")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,160 @@
+"""The command line: the only place that parses, prints and exits.
+
+Exit codes: 0 fine, 1 failed, 2 bad input. With --json, stdout carries one JSON document and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from layermerge import __version__
+from layermerge.errors import LayerMergeError
+
+app = typer.Typer(
+    name="layermerge",
+    help="Makes trained convolutional networks shallower and faster on the machine they will be served on.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+class RuleSet(str, Enum):
+    """Which rules the plan follows."""
+
+    ours = "ours"
+    paper = "paper"
+
+
+class Method(str, Enum):
+    """What the plan may offer."""
+
+    layermerge = "layermerge"
+    depth = "depth"
+    layeronly = "layeronly"
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"layermerge {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Makes trained convolutional networks shallower and faster on the machine they will be served on."""
+
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="timm:NAME, torchvision:NAME, diffusers:CONFIG_OR_DIR or python:module:callable"
+    ),
+]
+InputOption = Annotated[
+    str | None, typer.Option("--input", metavar="CxHxW", help="Input shape without the batch, such as 3x224x224.")
+]
+WeightsOption = Annotated[Path | None, typer.Option(help="A .safetensors file, or a .pth of tensors; loaded strictly.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+
+@app.command()
+def plan(
+    model: ModelArgument,
+    input: InputOption = None,
+    rules: Annotated[RuleSet, typer.Option(help="Our rules, or those of the paper.")] = RuleSet.ours,
+    method: Annotated[Method, typer.Option(help="Which candidates to choose from.")] = Method.layermerge,
+    pin: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Layers to leave as they are; repeatable.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Layers to leave out of the table; repeatable.")
+    ] = None,
+    max_kernel: Annotated[int | None, typer.Option(help="Largest side of a merged kernel; 0 for no bound.")] = None,
+    weights: WeightsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show every layer, what it can merge with, and why not further.
+
+    Example: layermerge plan timm:resnet34 --input 3x224x224 --pin 'layer4.*'
+    """
+    from dataclasses import replace
+
+    from layermerge.models import load_model, parse_shape
+    from layermerge.planning.listing import plan_document, plan_table
+    from layermerge.planning.plan import plan as make_plan
+    from layermerge.planning.rules import Rules
+    from layermerge.tracing.trace import trace
+
+    chosen = Rules.paper() if rules is RuleSet.paper else Rules()
+    chosen = replace(chosen, pin=tuple(pin or ()), exclude=tuple(exclude or ()))
+    if max_kernel is not None:
+        chosen = replace(chosen, max_kernel=max_kernel or None)
+    shape = parse_shape(input) if input is not None else None
+    loaded = load_model(model, weights, shape)
+    traced = trace(loaded.module, loaded.example_inputs)
+    menu = make_plan(traced, chosen, method.value)
+    if as_json:
+        _print_json(plan_document(menu))
+    else:
+        whose = "the paper's" if rules is RuleSet.paper else "our"
+        title = f"{model}: {whose} rules, method {method.value}"
+        _console().print(plan_table(menu, traced.blocks, title))
+
+
+def _console() -> Console:
+    """Wide enough for whole reasons when the output is piped; a terminal decides for itself."""
+    return Console() if sys.stdout.isatty() else Console(width=180)
+
+
+def _print_json(document: Any) -> None:
+    print(json.dumps(document, indent=1))
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Our own warnings as one line on stderr; what libraries warn of is not the user's business."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("default", UserWarning)
+
+        def show(message: Warning | str, _category: type[Warning], filename: str, *_: Any) -> None:
+            if Path(__file__).parent in Path(filename).parents:
+                print(f"warning: {message}", file=sys.stderr)
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
+
+
+def main() -> None:
+    """Runs a command; every error is one line on stderr."""
+    try:
+        with _plain_warnings():
+            app()
+    except LayerMergeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(1)
+    except Exception as error:
+        if os.environ.get("LAYERMERGE_DEBUG"):
+            raise
+        line = (str(error).splitlines() or [""])[0]
+        print(f"failed: {type(error).__name__}: {line} (LAYERMERGE_DEBUG=1 shows the traceback)", file=sys.stderr)
+        sys.exit(1)

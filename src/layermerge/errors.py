@@ -1,0 +1,23 @@
+"""What can go wrong for a user. Each message is one line: what, where, what to try."""
+
+from __future__ import annotations
+
+
+class LayerMergeError(Exception):
+    """Base of every error that a user's input can cause; the command line prints it and exits with 2."""
+
+
+class GeometryError(LayerMergeError, ValueError):
+    """A convolution geometry that no convolution can have."""
+
+
+class ModelError(LayerMergeError):
+    """A model that cannot be found, imported or built by the name it was given."""
+
+
+class TraceError(LayerMergeError):
+    """A model that cannot be traced, or whose lifted form does not compute the same."""
+
+
+class PlanError(LayerMergeError):
+    """Rules that name no layer, contradict each other, or leave nothing to choose."""

@@ -1,0 +1,112 @@
+"""Knapsack: for each merged geometry that a range can reach, the convs to keep.
+
+In: the items of a range in data-path order. Out: geometry -> the kept set with the largest sum of L1 norms (paper eq. 3).
+Cost: O(items x geometries), never a walk over subsets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from layermerge.conv import ConvSpec, compose, parallel
+from layermerge.planning.ranges import PathWalk
+from layermerge.planning.rules import Rules, in_series, side_by_side
+from layermerge.tracing.roles import Role
+from layermerge.tracing.structure import BlockStep, ConvStep, OpStep, Path, Structure
+
+_compose = lru_cache(maxsize=None)(compose)
+_in_series = lru_cache(maxsize=None)(in_series)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Choice:
+    """A kept set, as bits over the layers. Ordered by what we prefer: more L1, then more convs, then earlier ones."""
+
+    l1: float
+    count: int
+    kept: int
+
+    def plus(self, other: Choice) -> Choice:
+        return Choice(self.l1 + other.l1, self.count + other.count, self.kept | other.kept)
+
+
+NOTHING = Choice(0.0, 0, 0)
+
+State = tuple[ConvSpec, bool]
+"""A reached geometry, and whether any conv is kept (a kept 1x1 depthwise conv looks like the identity)."""
+Options = dict[State, Choice]
+
+
+class Knapsack:
+    """Extends a range item by item, keeping the best choice for each geometry."""
+
+    def __init__(self, structure: Structure, rules: Rules) -> None:
+        self.structure = structure
+        self.rules = rules
+        self.refusal = ""
+        self._block_options: dict[int, Options] = {}
+
+    def start(self, channels: int) -> Options:
+        return {(ConvSpec.identity(channels), False): NOTHING}
+
+    def extend(self, options: Options, before: tuple[OpStep, ...], item: ConvStep | BlockStep) -> Options:
+        """What the range reaches with one item more; empty where nothing legal is left (then see `refusal`)."""
+        extended: Options = {}
+        choices = self._conv_options(item.layer) if isinstance(item, ConvStep) else self.block_options(item.block)
+        for (spec, any_kept), choice in options.items():
+            for op in before:
+                if op.role is Role.PAD:
+                    assert op.shape is not None
+                    spec = _compose(spec, ConvSpec.identity(op.shape[0]).padded(op.pad))
+            for (added, adds), addition in choices.items():
+                if not adds:
+                    self._offer(extended, (_compose(spec, added), any_kept), choice)
+                    continue
+                reason = _in_series(spec, added) if any_kept else None
+                merged = _compose(spec, added)
+                reason = reason or (self.rules.too_large(merged) if any_kept or addition.count > 1 else None)
+                if reason:
+                    self.refusal = reason
+                else:
+                    self._offer(extended, (merged, True), choice.plus(addition))
+        return extended
+
+    @staticmethod
+    def _offer(options: Options, state: State, choice: Choice) -> None:
+        known = options.get(state)
+        if known is None or choice > known:
+            options[state] = choice
+
+    def _conv_options(self, index: int) -> Options:
+        layer = self.structure.layers[index]
+        options: Options = {(layer.spec, True): Choice(layer.l1, 1, 1 << index)}
+        if not layer.irreducible:
+            options[ConvSpec.identity(layer.spec.in_channels), False] = NOTHING
+        return options
+
+    def block_options(self, index: int) -> Options:
+        """A whole block as one item: its body beside its shortcut, or the shortcut alone where the body is emptied."""
+        if index not in self._block_options:
+            block = self.structure.blocks[index]
+            first = self.structure.layers[block.start]
+            bypasses = self._path_options(block.bypass, first.spec.in_channels)
+            options: Options = {}
+            for (body, body_kept), inside in self._path_options(block.body, first.spec.in_channels).items():
+                for (bypass, bypass_kept), beside in bypasses.items():
+                    kept = body_kept or bypass_kept
+                    if not body_kept:
+                        self._offer(options, (bypass, kept), beside)
+                    elif reason := side_by_side(body, bypass):
+                        self.refusal = reason
+                    else:
+                        self._offer(options, (parallel(body, bypass), kept), inside.plus(beside))
+            self._block_options[index] = options
+        return self._block_options[index]
+
+    def _path_options(self, path: Path, channels: int) -> Options:
+        walk = PathWalk.of(path)
+        options = self.start(channels)
+        for before, item in zip(walk.before, walk.items, strict=True):
+            options = self.extend(options, before, item)
+        return options

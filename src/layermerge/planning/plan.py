@@ -1,0 +1,241 @@
+"""Plan: the menu. Every legal way to treat a range of layers as one, and for every other range why not.
+
+In: a `Trace`, `Rules` and a method. Out: a `Plan` of candidates and rejections.
+Guarantees: every candidate can be rewritten and merged exactly; every range start..end is either a candidate's or rejected
+with a reason; the same trace gives the same plan, keys included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from layermerge.conv import ConvSpec
+from layermerge.errors import PlanError
+from layermerge.planning.knapsack import Choice, Knapsack, Options
+from layermerge.planning.ranges import PathWalk, Span, drops_an_activation, span, walks, why_no_range, why_not_fused
+from layermerge.planning.rules import Rules
+from layermerge.tracing.roles import Role
+from layermerge.tracing.structure import BlockStep, Layer, OpStep, Structure
+from layermerge.tracing.trace import Trace
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Layers start..end-1 as one: those in `kept` merge into a conv of geometry `spec` (None: nothing is left)."""
+
+    start: int
+    end: int
+    layers: tuple[str, ...]
+    kept: tuple[str, ...]
+    spec: ConvSpec | None
+    fixed: bool = False
+
+    @property
+    def key(self) -> str:
+        """Names the candidate within its plan, and nowhere else."""
+        if self.spec is None:
+            return f"{self.start}-{self.end}:identity"
+        (high, wide), groups = self.spec.kernel, self.spec.groups
+        return f"{self.start}-{self.end}:{high}x{wide}g{groups}"
+
+    @property
+    def untouched(self) -> bool:
+        """Whether this leaves its one layer as it is."""
+        return self.end - self.start == 1 and self.kept == self.layers
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A range that no candidate covers, and the rule that forbids it."""
+
+    start: int
+    end: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All candidates over the layers of one network."""
+
+    layers: tuple[Layer, ...]
+    candidates: tuple[Candidate, ...]
+    rejections: tuple[Rejection, ...]
+    rules: Rules
+    method: str
+    _by_key: dict[str, Candidate] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_key", {candidate.key: candidate for candidate in self.candidates})
+
+    def __getitem__(self, key: str) -> Candidate:
+        try:
+            return self._by_key[key]
+        except KeyError:
+            raise PlanError(f"the plan has no candidate '{key}'; it has {len(self.candidates)} others") from None
+
+    @property
+    def entries(self) -> tuple[Candidate, ...]:
+        """The candidates that tables count and measure: all that are not fixed."""
+        return tuple(candidate for candidate in self.candidates if not candidate.fixed)
+
+
+def _layermerge(candidate: Candidate, layer: Layer, rules: Rules) -> bool:
+    if candidate.spec is not None or rules.identities == "all":
+        return True
+    return candidate.end - candidate.start == 1 and layer.after_resize
+
+
+def _depth(candidate: Candidate, _layer: Layer, _rules: Rules) -> bool:
+    return candidate.kept == candidate.layers
+
+
+def _layeronly(candidate: Candidate, _layer: Layer, _rules: Rules) -> bool:
+    return candidate.end - candidate.start == 1
+
+
+METHODS: dict[str, Callable[[Candidate, Layer, Rules], bool]] = {
+    "layermerge": _layermerge,
+    "depth": _depth,
+    "layeronly": _layeronly,
+}
+"""Which candidates a method chooses from, given the candidate, its first layer and the rules."""
+
+
+def plan(trace: Trace, rules: Rules | None = None, method: str = "layermerge") -> Plan:
+    """Lays out every legal way to remove and merge the network's convolutions.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
+    >>> [candidate.key for candidate in plan(trace(net, torch.randn(2, 3, 16, 16))).candidates]
+    ['0-1:3x3g1', '0-2:3x3g1', '0-2:5x5g1', '1-2:identity', '1-2:3x3g1']
+
+    `method` is `layermerge` (all candidates), `depth` (merge only: every conv kept) or `layeronly` (no merging).
+    """
+    rules = rules or Rules()
+    if method not in METHODS:
+        raise PlanError(f"unknown method '{method}'; choose one of {', '.join(METHODS)}")
+    structure = trace.structure
+    menu = _Menu(structure, rules)
+    menu.require_a_choice()
+    options = menu.options()
+    candidates = [
+        candidate
+        for (start, end), choices in sorted(options.items())
+        for candidate in menu.candidates(start, end, choices)
+        if METHODS[method](candidate, structure.layers[start], rules)
+    ]
+    count = len(structure.layers)
+    rejections = [
+        Rejection(start, end, menu.reasons.get((start, end)) or why_no_range(structure, start, end))
+        for start in range(count)
+        for end in range(start + 1, count + 1)
+        if (start, end) not in options
+    ]
+    return Plan(structure.layers, tuple(candidates), tuple(rejections), rules, method)
+
+
+class _Menu:
+    """Collects the options of every range, and the reasons of those that have none."""
+
+    def __init__(self, structure: Structure, rules: Rules) -> None:
+        self.structure = structure
+        self.layers = structure.layers
+        self.rules = rules
+        self.fixed = rules.fixed(structure)
+        self.pinned = rules.pinned(structure) | self.fixed
+        self.knapsack = Knapsack(structure, rules)
+        self.reasons: dict[Span, str] = {}
+
+    def require_a_choice(self) -> None:
+        if (self.rules.pin or self.rules.exclude) and len(self.pinned) == len(self.layers):
+            raise PlanError("every layer is pinned or excluded, so there is nothing to choose; pin fewer")
+
+    def options(self) -> dict[Span, Options]:
+        found: dict[Span, Options] = {}
+        for walk in walks(self.structure):
+            for first in range(len(walk.items)):
+                self._from(walk, first, found)
+        for reached in found:
+            self.reasons.pop(reached, None)
+        return found
+
+    def _from(self, walk: PathWalk, first: int, found: dict[Span, Options]) -> None:
+        """All ranges that start with item `first` of a path."""
+        start = span(self.structure, walk.items[first])[0]
+        options = self.knapsack.start(self.layers[start].spec.in_channels)
+        norms: list[OpStep] = []
+        reason: str | None = None
+        for position in range(first, len(walk.items)):
+            item = walk.items[position]
+            end = span(self.structure, item)[1]
+            inner = walk.before[position] if position > first else ()
+            norms += [op for op in inner if op.role is Role.STAT_NORM]
+            # A reason that holds for this range holds for every longer one too.
+            reason = reason or self._forbidden(walk, first, position, start, end)
+            if reason is None:
+                options = self.knapsack.extend(options, inner, item)
+                reason = None if options else self.knapsack.refusal
+            misfit = None if reason else self._norms_do_not_fit(norms, end)
+            lone_block = isinstance(item, BlockStep) and end - start == 1
+            if lone_block and drops_an_activation(self.structure, (item,)):
+                continue  # one conv in a block of its own: left to the body's path, where it stays untouched
+            if reason or misfit:
+                self.reasons.setdefault((start, end), reason or misfit or "")
+            else:
+                found.setdefault((start, end), options)
+
+    def _forbidden(self, walk: PathWalk, first: int, position: int, start: int, end: int) -> str | None:
+        item = walk.items[position]
+        if reason := why_not_fused(self.structure, item, first=position == first):
+            return reason
+        if end - start == 1:
+            return None
+        for index in range(start, end):
+            layer = self.layers[index]
+            if layer.unmergeable:
+                return f"'{layer.name}' does not merge: {layer.unmergeable}"
+            if index in self.pinned:
+                how = "outside the table" if index in self.fixed else "pinned"
+                return f"'{layer.name}' is {how}"
+        return self._stopped_by_stride(walk, first, position) if self.rules.stop_after_stride else None
+
+    def _stopped_by_stride(self, walk: PathWalk, first: int, position: int) -> str | None:
+        """The authors never cross the point after a strided conv, or after the 1x1 that directly follows it."""
+        way = [index for item in walk.items[: position + 1] for index in self.structure.layers_of((item,))]
+        start = way.index(span(self.structure, walk.items[first])[0])
+        for place, index in enumerate(way[:-1]):
+            pointwise_next = self.layers[way[place + 1]].spec.kernel == (1, 1)
+            last = place + 1 if pointwise_next else place
+            if self.layers[index].spec.strided and start <= last < len(way) - 1:
+                return f"the paper's boundary after the strided conv '{self.layers[index].name}'"
+        return None
+
+    def _norms_do_not_fit(self, norms: list[OpStep], end: int) -> str | None:
+        output = self.layers[end - 1].output_shape
+        for norm in norms:
+            assert norm.shape is not None
+            if norm.shape[0] != output[0] or (norm.sized and norm.shape != output):
+                return f"{norm.label} would move behind the range, where it meets {output[0]} channels, not {norm.shape[0]}"
+        return None
+
+    def candidates(self, start: int, end: int, options: Options) -> list[Candidate]:
+        """The best choice for each merged kernel and number of groups, smaller kernels first."""
+        best: dict[tuple[int, int, int], tuple[Choice, ConvSpec | None]] = {}
+        for (spec, any_kept), choice in options.items():
+            if not any_kept and (start in self.pinned):
+                continue
+            geometry = (*spec.kernel, spec.groups) if any_kept else (0, 0, 0)
+            if geometry not in best or choice > best[geometry][0]:
+                best[geometry] = choice, spec if any_kept else None
+        names = tuple(layer.name for layer in self.layers[start:end])
+        return [
+            Candidate(
+                start,
+                end,
+                names,
+                tuple(layer.name for index, layer in enumerate(self.layers) if choice.kept >> index & 1),
+                spec,
+                fixed=start in self.fixed,
+            )
+            for _, (choice, spec) in sorted(best.items(), key=lambda entry: entry[0])
+        ]

@@ -1,0 +1,110 @@
+"""Ranges: which consecutive layers can be treated as one, as far as the network's topology decides.
+
+In: the structure of a traced network. Out: for each range of layers the path steps it covers, or why it is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from layermerge.tracing.roles import Role
+from layermerge.tracing.structure import Block, BlockStep, ConvStep, OpStep, Path, Step, Structure
+
+Span = tuple[int, int]
+"""Layers start..end-1."""
+
+
+@dataclass(frozen=True)
+class PathWalk:
+    """The items (layers and whole blocks) of one path, each with the operators that lie before it."""
+
+    items: tuple[ConvStep | BlockStep, ...]
+    before: tuple[tuple[OpStep, ...], ...]
+
+    @staticmethod
+    def of(path: Path) -> PathWalk:
+        items: list[ConvStep | BlockStep] = []
+        before: list[tuple[OpStep, ...]] = []
+        waiting: list[OpStep] = []
+        for step in path:
+            if isinstance(step, OpStep):
+                waiting.append(step)
+            else:
+                items.append(step)
+                before.append(tuple(waiting))
+                waiting = []
+        return PathWalk(tuple(items), tuple(before))
+
+
+def span(structure: Structure, item: Step) -> Span:
+    if isinstance(item, ConvStep):
+        return item.layer, item.layer + 1
+    assert isinstance(item, BlockStep)
+    block = structure.blocks[item.block]
+    return block.start, block.end
+
+
+def lead(structure: Structure, block: Block) -> OpStep | None:
+    """The first operator, other than padding, between the fork and the first conv of the body (or of a block in it)."""
+    for step in block.body:
+        if isinstance(step, ConvStep):
+            return None
+        if isinstance(step, BlockStep):
+            return lead(structure, structure.blocks[step.block])
+        if step.role not in (Role.PAD, Role.DROPOUT):
+            return step
+    return None
+
+
+def why_not_fused(structure: Structure, item: ConvStep | BlockStep, first: bool) -> str | None:
+    """Why a range cannot hold this whole block as one of its items; `first`: nothing of the range comes before it."""
+    if isinstance(item, ConvStep):
+        return None
+    block = structure.blocks[item.block]
+    if block.unfusable:
+        return f"block '{block.name}' cannot be fused: {block.unfusable}"
+    if first and (op := lead(structure, block)):
+        return f"block '{block.name}' cannot be fused: {op.label} ({op.role.value}) lies between its fork and its first conv"
+    return None
+
+
+def drops_an_activation(structure: Structure, path: Path) -> bool:
+    return any(
+        step.role is Role.ACTIVATION
+        if isinstance(step, OpStep)
+        else isinstance(step, BlockStep) and drops_an_activation(structure, structure.blocks[step.block].body)
+        for step in path
+    )
+
+
+def why_no_range(structure: Structure, start: int, end: int) -> str:
+    """Why layers start..end-1 are no range: what the topology puts between them."""
+    first = 0
+    for path, opening in zip(structure.chains, structure.openings, strict=True):
+        stop = first + sum(1 for _ in structure.layers_of(path))
+        if start < first < end:
+            before, after = structure.layers[first - 1].name, structure.layers[first].name
+            return f"'{before}' and '{after}' are not on one chain: {opening}"
+        first = stop
+    for block in structure.blocks:
+        overlap = start < block.end and block.start < end
+        whole = start <= block.start and block.end <= end
+        if overlap and not whole:
+            if block.shortcut is not None and start <= block.shortcut < end:
+                name = structure.layers[block.shortcut].name
+                return f"it holds the shortcut conv '{name}' but not the whole block '{block.name}'"
+            if start < block.start or end > block.end:
+                return f"it holds only a part of block '{block.name}' and reaches beyond it"
+    for block in structure.blocks:
+        if start <= block.start and block.end <= end:
+            reason = why_not_fused(structure, BlockStep(structure.blocks.index(block)), first=start == block.start)
+            if reason:
+                return reason
+    raise AssertionError(f"layers {start}..{end - 1} are a range")
+
+
+def walks(structure: Structure) -> Iterator[PathWalk]:
+    """One walk a path, outer paths first: where a range can be read both ways, the outer reading fuses more."""
+    for path in structure.paths:
+        yield PathWalk.of(path)

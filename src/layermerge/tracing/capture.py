@@ -1,0 +1,288 @@
+"""Capture: the user's model as a flat graph of torch operators.
+
+In: an `nn.Module` and example inputs. Out: a graph in the user's parameter names, batch size free, in-place operators
+made functional, every node with its shape and its place in the user's model.
+Guarantees: the user's model is neither changed nor moved, its mode and its random state stay as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from layermerge.errors import TraceError
+from layermerge.tracing.roles import Shape, operator_name
+
+_OURS = Path(__file__).resolve().parents[1]
+_TORCH = Path(torch.__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Example inputs as a call makes them, and which of their tensors carry the batch."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    @staticmethod
+    def of(example_inputs: Any) -> Inputs:
+        """A tensor, a tuple or list of positional inputs, or a dict of keyword inputs."""
+        if isinstance(example_inputs, Mapping):
+            return Inputs((), dict(example_inputs))
+        if isinstance(example_inputs, (tuple, list)):
+            return Inputs(tuple(example_inputs), {})
+        return Inputs((example_inputs,), {})
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [leaf for leaf in pytree.tree_leaves((self.args, dict(self.kwargs))) if isinstance(leaf, Tensor)]
+
+    @property
+    def batch(self) -> int:
+        batched = [tensor for tensor in self.tensors if tensor.dim() > 0]
+        if not batched:
+            raise TraceError(
+                "the example inputs hold no tensor with a batch dimension; pass for instance torch.randn(2, 3, 224, 224)"
+            )
+        return batched[0].shape[0]
+
+    def _map(self, change: Callable[[Any], Any]) -> Inputs:
+        args, kwargs = pytree.tree_map(change, (self.args, dict(self.kwargs)))
+        return Inputs(args, kwargs)
+
+    def _carries_batch(self, leaf: Any) -> bool:
+        return isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == self.batch
+
+    def resized(self, batch: int) -> Inputs:
+        """The same inputs repeated or cut to another batch size."""
+
+        def resize(leaf: Any) -> Any:
+            if not self._carries_batch(leaf):
+                return leaf
+            times = -(-batch // leaf.shape[0])
+            return leaf.repeat(times, *[1] * (leaf.dim() - 1))[:batch].clone()
+
+        return self._map(resize)
+
+    def cloned(self) -> Inputs:
+        return self._map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf)
+
+    def bound_to(self, model: nn.Module) -> dict[str, Any]:
+        """The inputs by the names that the model's forward() gives them."""
+        signature = inspect.signature(model.forward)
+        try:
+            return dict(signature.bind(*self.args, **self.kwargs).arguments)
+        except TypeError as error:
+            raise TraceError(
+                f"{type(model).__name__}.forward{signature} cannot take these example inputs: {error}; "
+                "pass them as a tuple in that order, or as a dict by name"
+            ) from error
+
+    def dynamic_shapes(self, model: nn.Module) -> dict[str, Any]:
+        """Which dimension of which input is free, in the form torch.export takes."""
+
+        def mark(leaf: Any) -> Any:
+            return {0: torch.export.Dim.AUTO} if self._carries_batch(leaf) else None
+
+        return {name: pytree.tree_map(mark, value) for name, value in self.bound_to(model).items()}
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Restores the training flags of every submodule, and the random state."""
+    modes = [(module, module.training) for module in model.modules()]
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+
+def twin(model: nn.Module) -> nn.Module:
+    """A copy with buffers of its own that shares the parameters: cheap, and safe to run in either mode."""
+    return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+
+
+def _user_frame(error: BaseException) -> str:
+    """The last line of the user's code (or their library's) that the error came through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        path = Path(frame.filename).resolve()
+        if _TORCH not in path.parents and _OURS not in path.parents and path.suffix == ".py":
+            return f"{path.name}:{frame.lineno} ({(frame.line or '').strip()})"
+    return "unknown place"
+
+
+def first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:240]
+
+
+@contextmanager
+def located(model: nn.Module, doing: str, advice: str) -> Iterator[None]:
+    """Turns whatever the model raises into one line: what we did, where in the model it failed, what to try."""
+    open_modules: list[str] = []
+    handles = []
+    for name, module in model.named_modules():
+
+        def enter(_module: nn.Module, _args: Any, name: str = name) -> None:
+            open_modules.append(name)
+
+        def leave(_module: nn.Module, _args: Any, _output: Any) -> None:
+            open_modules.pop()
+
+        handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+    try:
+        yield
+    except TraceError:
+        raise
+    except Exception as error:
+        where = next((f"'{name}'" for name in reversed(open_modules) if name), type(model).__name__)
+        raise TraceError(f"{doing}: {first_line(error)}; in {where}, at {_user_frame(error)}; {advice}") from error
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _train_only_modules(model: nn.Module, inputs: Inputs) -> list[str]:
+    """Leaf modules that hand their input through untouched in eval mode, by name: stochastic depth and its kin.
+
+    They leave no operator in the captured graph, so the capture puts a marker in their place.
+    """
+    found: dict[str, bool] = {}
+    handles = []
+    for name, module in model.named_modules():
+        plain = type(module).__module__.startswith("torch.nn.")
+        if plain or any(True for _ in module.children()) or any(True for _ in module.parameters()):
+            continue
+
+        def look(_module: nn.Module, args: Any, output: Any, name: str = name) -> None:
+            same = len(args) == 1 and output is args[0] and isinstance(output, Tensor)
+            found[name] = found.get(name, True) and same
+
+        handles.append(module.register_forward_hook(look))
+    try:
+        model(*inputs.args, **inputs.kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [name for name, same in found.items() if same]
+
+
+class _Marker(nn.Module):
+    """Stands for a module that does nothing in eval mode, and shows in the graph."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.dropout(x, 0.0, False)
+
+
+def _shape(value: object) -> Shape | None:
+    if not isinstance(value, Tensor):
+        return None
+    return tuple(int(size) if not isinstance(size, torch.SymInt) else None for size in value.shape)
+
+
+def _owner(node: fx.Node) -> str:
+    """The innermost module of the user's model that made this call."""
+    stack = node.meta.get("nn_module_stack") or {}
+    names = [str(path) for path, _kind in stack.values()]
+    return names[-1].split("@")[0] if names else ""
+
+
+def _make_functional(graph: fx.Graph) -> None:
+    """Replaces in-place operators by their functional twins, where no alias could tell the difference."""
+    for node in graph.nodes:
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+            continue
+        name = target._schema.name.split("::")[1]
+        packet = getattr(torch.ops.aten, operator_name(target), None)
+        source = node.args[0] if node.args else None
+        if not name.endswith("_") or packet is None or not isinstance(source, fx.Node):
+            continue
+        overload = target._overloadname
+        shared = any(_is_view(user) for user in source.users) or _is_view(source)
+        if shared or source.op != "call_function" or overload not in packet.overloads():
+            continue
+        node.target = getattr(packet, overload)
+
+
+def _is_view(node: fx.Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
+        return False
+    return any(result.alias_info is not None for result in target._schema.returns)
+
+
+def _strip_guards(graph: fx.Graph) -> None:
+    """Shape guards and assertions go: the check of the lifted module against the original stands in for them."""
+    for node in reversed(graph.nodes):
+        named = operator_name(node.target)
+        guard = node.op == "call_module" and str(node.target).startswith("_guards")
+        if (guard or named.startswith(("_assert", "sym_constrain"))) and not node.users:
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+
+
+@dataclass(frozen=True)
+class Capture:
+    """The captured graph, the constants that are not in the user's state, and the modules only train mode uses."""
+
+    graph: fx.Graph
+    constants: dict[str, Tensor]
+    train_only: frozenset[str]
+
+
+def capture(model: nn.Module, inputs: Inputs) -> Capture:
+    """Captures the model in eval mode with `torch.export`, the batch size left free."""
+    inputs.bound_to(model)
+    with untouched(model):
+        copied = twin(model).eval()
+        with located(model, "the model does not run on the example inputs", "check their number and shapes"):
+            model.eval()
+            model(*inputs.cloned().args, **inputs.cloned().kwargs)
+        train_only = _train_only_modules(copied, inputs.cloned())
+        for name in train_only:
+            parent, _, child = name.rpartition(".")
+            setattr(copied.get_submodule(parent), child, _Marker())
+        free = inputs.resized(max(2, inputs.batch)).cloned()
+        advice = "control flow that depends on tensor values, or a fixed batch size, cannot be traced: move it out of forward()"
+        with located(copied, "torch.export cannot trace the model", advice):
+            program = torch.export.export(
+                copied, free.args, dict(free.kwargs), dynamic_shapes=free.dynamic_shapes(copied), strict=False
+            )
+            flat = program.module()
+    assert isinstance(flat, fx.GraphModule)
+    for node in flat.graph.nodes:
+        node.meta = {"shape": _shape(node.meta.get("val")), "owner": _owner(node)}
+    _strip_guards(flat.graph)
+    _make_functional(flat.graph)
+    known = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    known |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    constants = {
+        str(node.target): _attribute(flat, str(node.target))
+        for node in flat.graph.nodes
+        if node.op == "get_attr" and node.target not in known
+    }
+    return Capture(flat.graph, constants, frozenset(train_only))
+
+
+def _attribute(module: nn.Module, path: str) -> Tensor:
+    parent, _, name = path.rpartition(".")
+    value = getattr(module.get_submodule(parent), name)
+    if not isinstance(value, Tensor):
+        raise TraceError(
+            f"the captured graph refers to '{path}', which is not a tensor; higher-order control flow cannot be traced"
+        )
+    return value.detach().clone()

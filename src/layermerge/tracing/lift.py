@@ -1,0 +1,228 @@
+"""Lift: the captured graph as a module again, under the user's own names.
+
+In: the user's model and its capture. Out: a `LiftedModule`: the user's module tree (same `state_dict` keys, in the same
+order) driven by the captured graph, each conv, norm, activation, dropout and linear a module of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from layermerge.errors import TraceError
+from layermerge.tracing.capture import Capture
+from layermerge.tracing.roles import Operator, Role, bind, classify, operator_name
+
+
+class LiftedModule(fx.GraphModule):
+    """A graph module that keeps the whole module tree it was given, whether the graph calls all of it or not."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LiftedModule:
+        # GraphModule's own copy drops every module that the graph does not call, and with it state_dict keys.
+        copied: LiftedModule = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        shared = {"_graph", "_in_spec", "_out_spec"}
+        copied.__dict__.update(
+            {key: copy.deepcopy(value, memo) for key, value in self.__dict__.items() if key not in shared}
+        )
+        copied.graph = copy_graph(self._graph)
+        return copied
+
+
+def copy_graph(graph: fx.Graph) -> fx.Graph:
+    """A copy with the same node names and roles; the calling convention, which nobody changes, is shared."""
+    copied = fx.Graph()
+    twins: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        twins[node] = copied.node_copy(node, twins.__getitem__)
+    copied.set_codegen(graph._codegen)
+    return copied
+
+
+def lift(model: nn.Module, capture: Capture) -> LiftedModule:
+    """Builds the lifted module; its tensors are copies of the model's."""
+    graph = copy_graph(capture.graph)
+    plans = _plan_modules(graph, model, capture)
+    lifted = LiftedModule(nn.Module(), fx.Graph())
+    _grow_tree(lifted, model, dict(plans.values()))
+    for path, module in plans.values():
+        _attach(lifted, path, module)
+    for name, constant in capture.constants.items():
+        lifted.register_buffer(name, constant, persistent=False)
+    for node in list(graph.nodes):
+        if node in plans:
+            _call_module(graph, node, plans[node][0])
+    _follow_the_weights(graph, model)
+    lifted.graph = graph
+    lifted.graph.eliminate_dead_code()
+    lifted.graph.lint()
+    lifted.recompile()
+    lifted.train(model.training)
+    return lifted
+
+
+def _plan_modules(graph: fx.Graph, model: nn.Module, capture: Capture) -> dict[fx.Node, tuple[str, nn.Module]]:
+    """Decides for every call whether it becomes a module, which, and under what name. Notes each node's role."""
+    plans: dict[fx.Node, tuple[str, nn.Module]] = {}
+    shared: dict[str, nn.Module] = {}
+    taken = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
+    taken |= {name for name, _ in model.named_buffers()}
+    free = {name for name, module in model.named_modules() if name and not _has_state_or_children(module)}
+    calls = Counter(node.meta["owner"] for node in graph.nodes if node.op == "call_function")
+    for node in graph.nodes:
+        if node.op != "call_function":
+            node.meta["role"] = Role.BARRIER
+            continue
+        owner = node.meta["owner"]
+        role, row = classify(node)
+        node.meta["role"], node.meta["operator"] = role, operator_name(node.target)
+        if owner in capture.train_only:
+            plans[node] = owner, shared.setdefault(owner, copy.deepcopy(model.get_submodule(owner)))
+            node.meta["role"] = Role.DROPOUT
+        elif row is not None and row.build is not None:
+            path = _owned_path(node, row, model)
+            if path is not None and row.owns:
+                plans[node] = path, shared.setdefault(path, _with_settings_of(model, path, row.build(bind(node))))
+            elif not row.owns:
+                whole = owner in free and calls[owner] == 1
+                plans[node] = _fresh_name(owner, operator_name(node.target), whole, taken), row.build(bind(node))
+        if role is Role.CONV and node not in plans:
+            node.meta["role"] = Role.BARRIER  # its weight is computed (weight norm, standardisation), not stored
+    uses = Counter(path for path, _ in plans.values())
+    for node, (path, _module) in plans.items():
+        if uses[path] > 1 and node.meta["role"] in (Role.CONV, Role.NORM, Role.STAT_NORM):
+            node.meta["role"], node.meta["shared"] = Role.BARRIER, path
+    return plans
+
+
+def _has_state_or_children(module: nn.Module) -> bool:
+    return any(True for _ in module.children()) or bool(module._parameters) or bool(module._buffers)
+
+
+def _owned_path(node: fx.Node, row: Operator, model: nn.Module) -> str | None:
+    """The module whose own tensors this call uses, and no others; None where they come from elsewhere."""
+    call, paths = bind(node), set()
+    for name in row.owns:
+        tensor = call.arguments.get(name)
+        if tensor is None:
+            continue
+        if not isinstance(tensor, fx.Node) or tensor.op != "get_attr":
+            return None
+        path, _, attribute = str(tensor.target).rpartition(".")
+        if attribute != name:
+            return None
+        paths.add(path)
+    if len(paths) != 1:
+        return None
+    (path,) = paths
+    owner = model.get_submodule(path)
+    owned = {name for name, tensor in (*owner._parameters.items(), *owner._buffers.items()) if tensor is not None}
+    used = {name for name in row.owns if call.arguments.get(name) is not None}
+    return path if path and owned - {"num_batches_tracked"} == used else None
+
+
+def _with_settings_of(model: nn.Module, path: str, module: nn.Module) -> nn.Module:
+    """Takes over what the eval graph does not show: a BatchNorm's momentum (None in training means a running mean)."""
+    original = model.get_submodule(path)
+    if hasattr(module, "momentum") and hasattr(original, "momentum"):
+        module.momentum = original.momentum
+    return module
+
+
+def _fresh_name(owner: str, operator: str, whole: bool, taken: set[str]) -> str:
+    """The user's own name where the call is a whole module of theirs; otherwise `owner.operator`, numbered."""
+    if whole:
+        return owner
+    base = f"{owner}.{operator}" if owner else operator
+    name, count = base, 0
+    while name in taken:
+        count += 1
+        name = f"{base}_{count}"
+    taken.add(name)
+    return name
+
+
+def _grow_tree(lifted: nn.Module, model: nn.Module, modules: dict[str, nn.Module]) -> None:
+    """The user's module tree with copies of its tensors, in the user's order."""
+    persistent = set(model.state_dict(keep_vars=True))
+    memo: dict[int, Any] = {}
+    for path, original in model.named_modules(remove_duplicate=False):
+        copied = _attach(lifted, path, modules.get(path, nn.Module())) if path else lifted
+        for table, kept in ((copied._parameters, original._parameters), (copied._buffers, original._buffers)):
+            for name in set(table) - set(kept):
+                table[name] = None
+        for name, parameter in original._parameters.items():
+            copied.register_parameter(name, copy.deepcopy(parameter, memo))
+        for name, buffer in original._buffers.items():
+            key = f"{path}.{name}" if path else name
+            copied.register_buffer(name, copy.deepcopy(buffer, memo), persistent=key in persistent or buffer is None)
+        copied.training = original.training
+
+
+def _attach(root: nn.Module, path: str, module: nn.Module) -> nn.Module:
+    parent, _, name = path.rpartition(".")
+    home = root
+    for step in parent.split(".") if parent else ():
+        if step not in home._modules:
+            home.add_module(step, nn.Module())
+        home = home.get_submodule(step)
+    if home._modules.get(name) is not module:
+        home.add_module(name, module)
+    return module
+
+
+def _call_module(graph: fx.Graph, node: fx.Node, path: str) -> None:
+    with graph.inserting_before(node):
+        call = graph.call_module(path, (node.args[0],))
+    call.meta = dict(node.meta)
+    node.replace_all_uses_with(call)
+    graph.erase_node(node)
+
+
+def _follow_the_weights(graph: fx.Graph, model: nn.Module) -> None:
+    """Casts and factories fixed to the traced dtype or device follow the module's parameters instead.
+
+    Otherwise a module traced in float32 on the CPU could not be moved to float64 or to a GPU.
+    """
+    name, parameter = next(iter(model.named_parameters()), (None, None))
+    if name is None or parameter is None:
+        return
+    users = [node for node in graph.nodes if node.op == "call_function" and _mentions(node, parameter)]
+    if not users:
+        return
+    with graph.inserting_before(next(iter(graph.nodes))):
+        anchor = graph.get_attr(name)
+        dtype = graph.call_function(getattr, (anchor, "dtype"))
+        device = graph.call_function(getattr, (anchor, "device"))
+    for new in (anchor, dtype, device):
+        new.meta = {"shape": None, "owner": "", "role": Role.BARRIER, "operator": "getattr"}
+
+    def follow(value: Any) -> Any:
+        if isinstance(value, torch.dtype) and value == parameter.dtype:
+            return dtype
+        return device if isinstance(value, torch.device) and value == parameter.device else value
+
+    for node in users:
+        node.args = tuple(follow(value) for value in node.args)
+        node.kwargs = {key: follow(value) for key, value in node.kwargs.items()}
+
+
+def _mentions(node: fx.Node, parameter: Tensor) -> bool:
+    values = (*node.args, *node.kwargs.values())
+    return any(
+        (isinstance(value, torch.dtype) and value == parameter.dtype)
+        or (isinstance(value, torch.device) and value == parameter.device)
+        for value in values
+    )
+
+
+def require_convs(lifted: LiftedModule, name: str) -> None:
+    if not any(node.meta["role"] is Role.CONV for node in lifted.graph.nodes):
+        raise TraceError(
+            f"{name} calls no 2-d convolution with weights of its own, so there is nothing to remove or merge; "
+            "layermerge compresses convolutional networks"
+        )

@@ -1,0 +1,249 @@
+"""THE operator table: what each operator is to us, and how it becomes a module again.
+
+A new operator is one row here. What has no row is a barrier: it stays as it is and nothing merges across it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+Shape = tuple[int | None, ...]
+"""A tensor's shape; None where the size is free (the batch)."""
+
+
+class Role(Enum):
+    """What an operator is on the data path between two convolutions."""
+
+    CONV = "convolution"
+    NORM = "foldable norm"
+    STAT_NORM = "statistical norm"
+    ACTIVATION = "activation"
+    ADD = "residual add"
+    SHIFT = "per-channel shift"
+    SCALE = "scale"
+    PAD = "zero padding"
+    DROPOUT = "identity at inference"
+    BARRIER = "barrier"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an operator in the captured graph, its arguments by name."""
+
+    arguments: dict[str, Any]
+    output_shape: Shape | None
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments[name]
+
+    def shape(self, name: str) -> Shape | None:
+        value = self.arguments.get(name)
+        shape: Shape | None = value.meta.get("shape") if isinstance(value, fx.Node) else None
+        return shape
+
+    def channels(self, name: str = "input") -> int:
+        shape = self.shape(name)
+        assert shape is not None
+        assert shape[1] is not None
+        return shape[1]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A row: the role (or how the call decides it), the module to lift to, and the tensors that module owns."""
+
+    role: Role | Callable[[Call], Role]
+    build: Callable[[Call], nn.Module] | None = None
+    owns: tuple[str, ...] = ()
+
+    def role_of(self, call: Call) -> Role:
+        return self.role if isinstance(self.role, Role) else self.role(call)
+
+
+def _is_map(shape: Shape | None) -> bool:
+    return shape is not None and len(shape) == 4
+
+
+def _per_channel(shape: Shape | None, of: Shape | None) -> bool:
+    """Whether `shape` broadcasts over the feature map `of` with one value a channel: (N, C, 1, 1), (1, C, 1, 1), (C, 1, 1)."""
+    if shape is None or of is None or len(shape) not in (3, 4) or len(of) != 4:
+        return False
+    return shape[-3:] == (of[1], 1, 1) and (len(shape) == 3 or shape[0] in (1, of[0]))
+
+
+def _add_role(call: Call) -> Role:
+    left, right, out = call.shape("self"), call.shape("other"), call.output_shape
+    if call["alpha"] != 1 or not _is_map(out):
+        return Role.BARRIER
+    if left == right == out:
+        return Role.ADD
+    if (left == out and _per_channel(right, out)) or (right == out and _per_channel(left, out)):
+        return Role.SHIFT
+    return Role.BARRIER
+
+
+def _scale_role(call: Call) -> Role:
+    scalar = isinstance(call["other"], (int, float)) and call.arguments.get("rounding_mode") is None
+    return Role.SCALE if scalar and _is_map(call.output_shape) else Role.BARRIER
+
+
+def _pad_role(call: Call) -> Role:
+    pad = call["pad"]
+    zero = call.arguments.get("mode", "constant") == "constant" and not call["value"]
+    plain = len(pad) <= 4 and all(isinstance(side, int) and side >= 0 for side in pad)
+    return Role.PAD if zero and plain and _is_map(call.output_shape) else Role.BARRIER
+
+
+def _batch_norm_role(call: Call) -> Role:
+    return Role.STAT_NORM if call["running_mean"] is None or call["training"] else Role.NORM
+
+
+def _conv2d(call: Call) -> nn.Module:
+    weight = call.shape("weight")
+    assert weight is not None
+    out, per_group, *kernel = (size or 0 for size in weight)
+    return nn.Conv2d(
+        per_group * call["groups"],
+        out,
+        tuple(kernel),  # type: ignore[arg-type]
+        stride=tuple(call["stride"]),
+        padding=call["padding"] if isinstance(call["padding"], str) else tuple(call["padding"]),
+        dilation=tuple(call["dilation"]),
+        groups=call["groups"],
+        bias=call["bias"] is not None,
+        device="meta",
+    )
+
+
+def _batch_norm(call: Call) -> nn.Module:
+    rank = len(call.output_shape or ())
+    kind: type[nn.Module] = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[rank]
+    tracked = call["running_mean"] is not None
+    affine = call["weight"] is not None
+    return kind(
+        call.channels(),
+        eps=call["eps"],
+        momentum=call["momentum"],
+        affine=affine,
+        track_running_stats=tracked,
+        device="meta",
+    )
+
+
+def _instance_norm(call: Call) -> nn.Module:
+    kinds: dict[int, type[nn.Module]] = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
+    return kinds[len(call.output_shape or ())](
+        call.channels(),
+        eps=call["eps"],
+        momentum=call["momentum"],
+        affine=call["weight"] is not None,
+        track_running_stats=call["running_mean"] is not None,
+        device="meta",
+    )
+
+
+def _group_norm(call: Call) -> nn.Module:
+    affine = call["weight"] is not None
+    return nn.GroupNorm(call["num_groups"], call.channels(), eps=call["eps"], affine=affine, device="meta")
+
+
+def _layer_norm(call: Call) -> nn.Module:
+    affine, bias = call["weight"] is not None, call["bias"] is not None
+    return nn.LayerNorm(call["normalized_shape"], call["eps"], elementwise_affine=affine, bias=bias, device="meta")
+
+
+def _linear(call: Call) -> nn.Module:
+    weight = call.shape("weight")
+    assert weight is not None
+    return nn.Linear(weight[1] or 0, weight[0] or 0, bias=call["bias"] is not None, device="meta")
+
+
+def _dropout(kind: type[nn.Module]) -> Callable[[Call], nn.Module]:
+    return lambda call: kind(p=call["p"])
+
+
+def _activation(kind: Callable[..., nn.Module], *arguments: str) -> Operator:
+    """A parameter-free element-wise function; `arguments` are passed on to the module in this order."""
+    return Operator(Role.ACTIVATION, lambda call: kind(*(call[name] for name in arguments)))
+
+
+_STATEFUL_NORM = ("weight", "bias", "running_mean", "running_var")
+
+TABLE: dict[str, Operator] = {
+    "conv2d": Operator(Role.CONV, _conv2d, ("weight", "bias")),
+    "batch_norm": Operator(_batch_norm_role, _batch_norm, _STATEFUL_NORM),
+    "group_norm": Operator(Role.STAT_NORM, _group_norm, ("weight", "bias")),
+    "layer_norm": Operator(Role.STAT_NORM, _layer_norm, ("weight", "bias")),
+    "instance_norm": Operator(Role.STAT_NORM, _instance_norm, _STATEFUL_NORM),
+    "linear": Operator(Role.BARRIER, _linear, ("weight", "bias")),
+    "relu": _activation(nn.ReLU),
+    "relu6": _activation(nn.ReLU6),
+    "hardtanh": _activation(nn.Hardtanh, "min_val", "max_val"),
+    "silu": _activation(nn.SiLU),
+    "hardswish": _activation(nn.Hardswish),
+    "hardsigmoid": _activation(nn.Hardsigmoid),
+    "sigmoid": _activation(nn.Sigmoid),
+    "tanh": _activation(nn.Tanh),
+    "mish": _activation(nn.Mish),
+    "selu": _activation(nn.SELU),
+    "log_sigmoid": _activation(nn.LogSigmoid),
+    "leaky_relu": _activation(nn.LeakyReLU, "negative_slope"),
+    "elu": _activation(nn.ELU, "alpha"),
+    "celu": _activation(nn.CELU, "alpha"),
+    "softplus": _activation(nn.Softplus, "beta", "threshold"),
+    "gelu": Operator(Role.ACTIVATION, lambda call: nn.GELU(approximate=call["approximate"])),
+    "prelu": Operator(
+        Role.ACTIVATION, lambda call: nn.PReLU((call.shape("weight") or (1,))[0] or 1, device="meta"), ("weight",)
+    ),
+    "dropout": Operator(Role.DROPOUT, _dropout(nn.Dropout)),
+    "feature_dropout": Operator(Role.DROPOUT, _dropout(nn.Dropout2d)),
+    "alpha_dropout": Operator(Role.DROPOUT, _dropout(nn.AlphaDropout)),
+    "contiguous": Operator(Role.DROPOUT),
+    "clone": Operator(Role.DROPOUT),
+    "alias": Operator(Role.DROPOUT),
+    "add": Operator(_add_role),
+    "mul": Operator(_scale_role),
+    "div": Operator(_scale_role),
+    "pad": Operator(_pad_role),
+    "constant_pad_nd": Operator(_pad_role),
+}
+
+RESIZE = frozenset({"upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d", "interpolate", "pixel_shuffle"})
+"""Operators that enlarge a feature map; the paper drops convs that directly follow one."""
+
+
+def operator_name(target: object) -> str:
+    """`relu` for torch's relu, its in-place form and every overload; the plain name of other callables."""
+    if isinstance(target, torch._ops.OpOverload):
+        name: str = target._schema.name.split("::")[1]
+        return name[:-1] if name.endswith("_") and not name.startswith("_") else name
+    return getattr(target, "__name__", str(target))
+
+
+def bind(node: fx.Node) -> Call:
+    """The node's arguments by their schema names, defaults filled in."""
+    arguments: dict[str, Any] = {}
+    if isinstance(node.target, torch._ops.OpOverload):
+        for position, slot in enumerate(node.target._schema.arguments):
+            if position < len(node.args):
+                arguments[slot.name] = node.args[position]
+            else:
+                arguments[slot.name] = node.kwargs.get(slot.name, slot.default_value)
+    return Call(arguments, node.meta.get("shape"))
+
+
+def classify(node: fx.Node) -> tuple[Role, Operator | None]:
+    """The role of a captured call, and its row of the table if it has one."""
+    row = TABLE.get(operator_name(node.target)) if isinstance(node.target, torch._ops.OpOverload) else None
+    if row is None:
+        return Role.BARRIER, None
+    role = row.role_of(bind(node))
+    if role is Role.DROPOUT and bind(node).arguments.get("train"):
+        return Role.BARRIER, None  # dropout that is always on: random at inference too
+    return role, row

@@ -1,0 +1,53 @@
+"""Trace: a trained network as layers that can be kept, removed or merged.
+
+In: any `nn.Module` that `torch.export` captures, and example inputs. Out: a `Trace`.
+Guarantees: the lifted module has the user's `state_dict` keys and computes what the user's model computes, in eval mode at
+two batch sizes and in train mode; the user's model is left as it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from layermerge.tracing.capture import Inputs, capture
+from layermerge.tracing.lift import LiftedModule, lift, require_convs
+from layermerge.tracing.structure import Block, Layer, Structure, find_structure
+from layermerge.tracing.verify import freeze_unused, verify
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A lifted network, its layers in chain order and its residual blocks."""
+
+    module: LiftedModule
+    structure: Structure
+    inputs: Inputs
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return self.structure.layers
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return self.structure.blocks
+
+
+def trace(model: nn.Module, example_inputs: Any) -> Trace:
+    """Traces a network so that its convolutions can be removed and merged.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
+    >>> [layer.name for layer in trace(net, torch.randn(2, 3, 16, 16)).layers]
+    ['0', '2']
+
+    `example_inputs` is a tensor, a tuple of positional inputs or a dict of keyword inputs, with a leading batch
+    dimension that stays free; height and width are fixed to theirs. Costs one `torch.export` and five forward passes.
+    """
+    inputs = Inputs.of(example_inputs)
+    lifted = lift(model, capture(model, inputs))
+    require_convs(lifted, type(model).__name__)
+    verify(model, lifted, inputs)
+    freeze_unused(model, lifted)
+    return Trace(lifted, find_structure(lifted), inputs)
