@@ -21,3 +21,11 @@ class TraceError(LayerMergeError):
 
 class PlanError(LayerMergeError):
     """Rules that name no layer, contradict each other, or leave nothing to choose."""
+
+
+class SurgeryError(LayerMergeError):
+    """Candidates that do not fit the network, or a merge that would not compute the same."""
+
+
+class ArtifactError(LayerMergeError):
+    """A file that is missing, torn, of another network or of a newer version."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
@@ -23,14 +23,23 @@ class LiftedModule(fx.GraphModule):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LiftedModule:
         # GraphModule's own copy drops every module that the graph does not call, and with it state_dict keys.
-        copied: LiftedModule = type(self).__new__(type(self))
-        memo[id(self)] = copied
-        shared = {"_graph", "_in_spec", "_out_spec"}
-        copied.__dict__.update(
-            {key: copy.deepcopy(value, memo) for key, value in self.__dict__.items() if key not in shared}
-        )
-        copied.graph = copy_graph(self._graph)
-        return copied
+        return clone_as(type(self), self, memo)
+
+
+_Kind = TypeVar("_Kind", bound=LiftedModule)
+
+
+def clone_as(kind: type[_Kind], module: LiftedModule, memo: dict[int, Any] | None = None) -> _Kind:
+    """A deep copy of a lifted module, as one of its kinds; `memo` may name tensors to share instead of copying."""
+    memo = {} if memo is None else memo
+    copied: _Kind = kind.__new__(kind)
+    memo[id(module)] = copied
+    own = {"_graph", "_in_spec", "_out_spec"}
+    copied.__dict__.update(
+        {key: copy.deepcopy(value, memo) for key, value in module.__dict__.items() if key not in own}
+    )
+    copied.graph = copy_graph(module._graph)
+    return copied
 
 
 def copy_graph(graph: fx.Graph) -> fx.Graph:
@@ -226,3 +235,31 @@ def require_convs(lifted: LiftedModule, name: str) -> None:
             f"{name} calls no 2-d convolution with weights of its own, so there is nothing to remove or merge; "
             "layermerge compresses convolutional networks"
         )
+
+
+def drop_unused(lifted: LiftedModule) -> None:
+    """Removes every module and tensor that the graph does not use; what holds used modules stays as a plain container."""
+    called = {str(node.target) for node in lifted.graph.nodes if node.op == "call_module"}
+    read = {str(node.target) for node in lifted.graph.nodes if node.op == "get_attr"}
+
+    def prune(module: nn.Module, path: str) -> nn.Module | None:
+        prefix = f"{path}." if path else ""
+        for name, child in list(module._modules.items()):
+            kept = None if child is None else prune(child, prefix + name)
+            if kept is None:
+                del module._modules[name]
+            else:
+                module._modules[name] = kept
+        if path in called:
+            return module
+        for table in (module._parameters, module._buffers):
+            for name in [name for name in table if prefix + name not in read]:
+                del table[name]
+        if not path or not _has_state_or_children(module):
+            return None if path else module
+        container = nn.Module()
+        for part in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"):
+            container.__dict__[part] = module.__dict__[part]
+        return container
+
+    prune(lifted, "")

@@ -57,6 +57,8 @@ class OpStep:
     role: Role
     label: str
     shape: MapShape | None
+    module: str | None = None
+    """The module that computes it, where it has one."""
     pad: Sides = (0, 0, 0, 0)
     sized: bool = False
     """Whether its weights fix height and width too, not only the channels (LayerNorm over a map)."""
@@ -285,7 +287,8 @@ class _Finder:
             return self._block(self.residuals[node])
         pad = _sides(node) if node.meta["role"] is Role.PAD else (0, 0, 0, 0)
         sized = node.meta.get("operator") == "layer_norm"
-        return OpStep(node.name, node.meta["role"], _label(node), _map_shape(node.meta["shape"]), pad, sized)
+        module = str(node.target) if node.op == "call_module" else None
+        return OpStep(node.name, node.meta["role"], _label(node), _map_shape(node.meta["shape"]), module, pad, sized)
 
     def _block(self, residual: _Residual) -> BlockStep:
         index = len(self.blocks)
