@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from layermerge.conv import ConvSpec as ConvSpec
     from layermerge.errors import LayerMergeError as LayerMergeError
+    from layermerge.exporting import export as export
     from layermerge.planning.plan import Candidate as Candidate
     from layermerge.planning.plan import Plan as Plan
     from layermerge.planning.plan import plan as plan
     from layermerge.planning.rules import Rules as Rules
+    from layermerge.saving import load as load
+    from layermerge.saving import save as save
+    from layermerge.surgery.merge import merge as merge
+    from layermerge.surgery.rewrite import rewrite as rewrite
     from layermerge.tracing.trace import Trace as Trace
     from layermerge.tracing.trace import trace as trace
 
@@ -23,6 +28,11 @@ _HOMES = {
     "LayerMergeError": "layermerge.errors",
     "Plan": "layermerge.planning.plan",
     "Rules": "layermerge.planning.rules",
+    "export": "layermerge.exporting",
+    "load": "layermerge.saving",
+    "merge": "layermerge.surgery.merge",
+    "rewrite": "layermerge.surgery.rewrite",
+    "save": "layermerge.saving",
     "Trace": "layermerge.tracing.trace",
     "plan": "layermerge.planning.plan",
     "trace": "layermerge.tracing.trace",

@@ -117,6 +117,79 @@ def plan(
         _console().print(plan_table(menu, traced.blocks, title))
 
 
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN_DIR", help="A run directory: plan.json, solution.json, model.safetensors.")
+]
+ModelOption = Annotated[str, typer.Option("--model", metavar="MODEL", help="The original network, named as for plan.")]
+
+
+@app.command()
+def merge(
+    run_dir: RunArgument,
+    model: ModelOption,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the merged network goes; RUN_DIR/merged by default.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Merge a saved, fine-tuned network into few convolutions, exactly, and save it.
+
+    Example: layermerge merge runs/a --model timm:resnet34
+    """
+    from layermerge.models import load_model
+    from layermerge.saving import load, save
+
+    loaded = load(run_dir, load_model(model).module)
+    fast = _merged(loaded)
+    target = out or run_dir / "merged"
+    save(target, fast)
+    _report(as_json, {"convs_before": _count_convs(loaded), "convs_after": _count_convs(fast), "saved_to": str(target)})
+
+
+@app.command()
+def export(
+    run_dir: RunArgument,
+    model: ModelOption,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A .onnx, .pt2 or .safetensors file; RUN_DIR/model.onnx by default."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Export a saved network, merged first if it is not, as a file that other runtimes read.
+
+    Example: layermerge export runs/a --model timm:resnet34 --to resnet34.onnx
+    """
+    from layermerge.artifacts import PlanRecord, example_inputs, read_record
+    from layermerge.exporting import export as write_export
+    from layermerge.models import load_model
+    from layermerge.saving import PLAN, load
+
+    fast = _merged(load(run_dir, load_model(model).module))
+    path = write_export(fast, to or run_dir / "model.onnx", example_inputs(read_record(run_dir / PLAN, PlanRecord)))
+    _report(as_json, {"convs": _count_convs(fast), "exported_to": str(path), "bytes": path.stat().st_size})
+
+
+def _merged(module: Any) -> Any:
+    from layermerge.surgery.merge import MergedModule
+    from layermerge.surgery.merge import merge as merge_module
+
+    return module if isinstance(module, MergedModule) else merge_module(module)
+
+
+def _count_convs(module: Any) -> int:
+    from torch import nn
+
+    return sum(isinstance(part, nn.Conv2d) for part in module.modules())
+
+
+def _report(as_json: bool, facts: dict[str, Any]) -> None:
+    if as_json:
+        _print_json(facts)
+    else:
+        print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items()))
+
+
 def _console() -> Console:
     """Wide enough for whole reasons when the output is piped; a terminal decides for itself."""
     return Console() if sys.stdout.isatty() else Console(width=180)

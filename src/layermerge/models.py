@@ -31,10 +31,19 @@ _SEED = 20240721
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model and the inputs it runs on: what the caller asked for, or what the model says of itself."""
+    """A model and the inputs it runs on: what the caller asked for, or what the model says of itself, or None."""
 
+    name: str
     module: nn.Module
-    example_inputs: Any
+    known_inputs: Any
+
+    @property
+    def example_inputs(self) -> Any:
+        if self.known_inputs is None:
+            raise ModelError(
+                f"model '{self.name}' does not say what it takes; pass its shape, for instance --input 3x224x224"
+            )
+        return self.known_inputs
 
 
 def parse_shape(text: str) -> Shape:
@@ -53,13 +62,7 @@ def load_model(name: str, weights: Path | None = None, input_shape: Shape | None
     module, own_inputs = _SOURCES[kind](rest)
     if weights is not None:
         load_weights(module, weights)
-    if input_shape is not None:
-        return LoadedModel(module, random_input(input_shape))
-    if own_inputs is None:
-        raise ModelError(
-            f"model '{name}' does not say what it takes; pass its input shape, for instance --input 3x224x224"
-        )
-    return LoadedModel(module, own_inputs)
+    return LoadedModel(name, module, own_inputs if input_shape is None else random_input(input_shape))
 
 
 def random_input(shape: Shape) -> Tensor:

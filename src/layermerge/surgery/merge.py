@@ -50,6 +50,19 @@ def merge(module: nn.Module) -> MergedModule:
     return merged
 
 
+def merged_shell(module: RewrittenModule) -> MergedModule:
+    """The merged form of a rewritten network without its weights, to load saved ones into; uses `module` up."""
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None:
+                part._parameters[name] = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+        for name, buffer in part._buffers.items():
+            if buffer is not None and name not in part._non_persistent_buffers_set:
+                part._buffers[name] = buffer.to("meta")
+    with torch.no_grad():
+        return _merge_in_float64(module)
+
+
 def _merge_in_float64(module: RewrittenModule) -> MergedModule:
     """The merged module with its merged convs still in float64."""
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}

@@ -21,6 +21,18 @@ from layermerge.tracing.roles import Operator, Role, bind, classify, operator_na
 class LiftedModule(fx.GraphModule):
     """A graph module that keeps the whole module tree it was given, whether the graph calls all of it or not."""
 
+    def _get_name(self) -> str:
+        # GraphModule gives every instance a class of its own; users know the one behind it.
+        return next(kind.__name__ for kind in type(self).__mro__ if kind.__name__ != "GraphModuleImpl")
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
     def __deepcopy__(self, memo: dict[int, Any]) -> LiftedModule:
         # GraphModule's own copy drops every module that the graph does not call, and with it state_dict keys.
         return clone_as(type(self), self, memo)
