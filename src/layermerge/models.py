@@ -41,7 +41,7 @@ class LoadedModel:
     def example_inputs(self) -> Any:
         if self.known_inputs is None:
             raise ModelError(
-                f"model '{self.name}' does not say what it takes; pass its shape, for instance --input 3x224x224"
+                f"model '{self.name}' does not say what it takes; pass its input shape, for instance --input 3x224x224"
             )
         return self.known_inputs
 
@@ -206,8 +206,10 @@ def _from_python(name: str) -> tuple[nn.Module, Any]:
         sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ModelError(f"cannot import '{module_name}' ({error}); run where it can be imported") from error
+    except Exception as error:  # whatever the user's module raises while it is imported
+        raise ModelError(
+            f"cannot import '{module_name}' ({type(error).__name__}: {error}); run where it can be"
+        ) from error
     build = getattr(module, attribute, None)
     if not callable(build):
         raise ModelError(f"module '{module_name}' has no callable '{attribute}'")

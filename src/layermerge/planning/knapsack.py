@@ -19,13 +19,17 @@ _compose = lru_cache(maxsize=None)(compose)
 _in_series = lru_cache(maxsize=None)(in_series)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Choice:
-    """A kept set, as bits over the layers. Ordered by what we prefer: more L1, then more convs, then earlier ones."""
+    """A kept set, as bits over the layers."""
 
     l1: float
     count: int
     kept: int
+
+    def __gt__(self, other: Choice) -> bool:
+        """What we prefer: more L1, then more convs, then earlier ones."""
+        return (self.l1, self.count, -self.kept) > (other.l1, other.count, -other.kept)
 
     def plus(self, other: Choice) -> Choice:
         return Choice(self.l1 + other.l1, self.count + other.count, self.kept | other.kept)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import operator
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from layermerge.errors import TraceError
 from layermerge.tracing.roles import Shape, operator_name
@@ -155,35 +157,63 @@ def located(model: nn.Module, doing: str, advice: str) -> Iterator[None]:
             handle.remove()
 
 
-def _train_only_modules(model: nn.Module, inputs: Inputs) -> list[str]:
-    """Leaf modules that hand their input through untouched in eval mode, by name: stochastic depth and its kin.
+@dataclass(frozen=True)
+class TrainOnly:
+    """A module that does nothing in eval mode, and what it is called with beside the feature map."""
 
-    They leave no operator in the captured graph, so the capture puts a marker in their place.
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+class _CountOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _train_only_modules(model: nn.Module, inputs: Inputs) -> dict[str, TrainOnly]:
+    """Leaf modules that hand their input through in eval mode and run no operator: stochastic depth and its kin.
+
+    They leave nothing in the captured graph, so the capture puts a marker in their place.
     """
-    found: dict[str, bool] = {}
-    handles = []
+    found: dict[str, TrainOnly | None] = {}
+    counter, before, handles = _CountOperators(), [0], []
     for name, module in model.named_modules():
         plain = type(module).__module__.startswith("torch.nn.")
         if plain or any(True for _ in module.children()) or any(True for _ in module.parameters()):
             continue
 
-        def look(_module: nn.Module, args: Any, output: Any, name: str = name) -> None:
-            same = len(args) == 1 and output is args[0] and isinstance(output, Tensor)
-            found[name] = found.get(name, True) and same
+        def enter(*_: Any) -> None:
+            before[0] = counter.count
 
-        handles.append(module.register_forward_hook(look))
+        def look(_module: nn.Module, args: Any, kwargs: Any, output: Any, name: str = name) -> None:
+            extra = (*args[1:], *kwargs.values())
+            constant = all(isinstance(value, (bool, int, float, str, type(None))) for value in extra)
+            idle = bool(args) and output is args[0] and isinstance(output, Tensor) and counter.count == before[0]
+            call = TrainOnly(args[1:], dict(kwargs)) if idle and constant else None
+            found[name] = call if found.get(name, call) == call else None
+
+        handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(look, with_kwargs=True)]
     try:
-        model(*inputs.args, **inputs.kwargs)
+        with counter:
+            model(*inputs.args, **inputs.kwargs)
     finally:
         for handle in handles:
             handle.remove()
-    return [name for name, same in found.items() if same]
+    return {name: call for name, call in found.items() if call is not None}
 
 
 class _Marker(nn.Module):
     """Stands for a module that does nothing in eval mode, and shows in the graph."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
         return torch.dropout(x, 0.0, False)
 
 
@@ -219,7 +249,11 @@ def _make_functional(graph: fx.Graph) -> None:
 
 
 def _is_view(node: fx.Node) -> bool:
+    """Whether the node's value may share memory with its input; a piece of a split map does."""
     target = node.target
+    if target is operator.getitem:
+        source = node.args[0]
+        return isinstance(source, fx.Node) and _is_view(source)
     if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
         return False
     return any(result.alias_info is not None for result in target._schema.returns)
@@ -241,7 +275,7 @@ class Capture:
 
     graph: fx.Graph
     constants: dict[str, Tensor]
-    train_only: frozenset[str]
+    train_only: Mapping[str, TrainOnly]
 
 
 def capture(model: nn.Module, inputs: Inputs) -> Capture:
@@ -275,7 +309,7 @@ def capture(model: nn.Module, inputs: Inputs) -> Capture:
         for node in flat.graph.nodes
         if node.op == "get_attr" and node.target not in known
     }
-    return Capture(flat.graph, constants, frozenset(train_only))
+    return Capture(flat.graph, constants, train_only)
 
 
 def _attribute(module: nn.Module, path: str) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from layermerge.errors import TraceError
-from layermerge.tracing.capture import Capture
+from layermerge.tracing.capture import Capture, TrainOnly
 from layermerge.tracing.roles import Operator, Role, bind, classify, operator_name
 
 
@@ -76,7 +76,7 @@ def lift(model: nn.Module, capture: Capture) -> LiftedModule:
         lifted.register_buffer(name, constant, persistent=False)
     for node in list(graph.nodes):
         if node in plans:
-            _call_module(graph, node, plans[node][0])
+            _call_module(graph, node, plans[node][0], capture.train_only.get(plans[node][0]))
     _follow_the_weights(graph, model)
     lifted.graph = graph
     lifted.graph.eliminate_dead_code()
@@ -113,9 +113,9 @@ def _plan_modules(graph: fx.Graph, model: nn.Module, capture: Capture) -> dict[f
                 plans[node] = _fresh_name(owner, operator_name(node.target), whole, taken), row.build(bind(node))
         if role is Role.CONV and node not in plans:
             node.meta["role"] = Role.BARRIER  # its weight is computed (weight norm, standardisation), not stored
-    uses = Counter(path for path, _ in plans.values())
     for node, (path, _module) in plans.items():
-        if uses[path] > 1 and node.meta["role"] in (Role.CONV, Role.NORM, Role.STAT_NORM):
+        weights = [arg for arg in node.args[1:] if isinstance(arg, fx.Node) and arg.op == "get_attr"]
+        if any(len(weight.users) > 1 for weight in weights):
             node.meta["role"], node.meta["shared"] = Role.BARRIER, path
     return plans
 
@@ -196,9 +196,10 @@ def _attach(root: nn.Module, path: str, module: nn.Module) -> nn.Module:
     return module
 
 
-def _call_module(graph: fx.Graph, node: fx.Node, path: str) -> None:
+def _call_module(graph: fx.Graph, node: fx.Node, path: str, train_only: TrainOnly | None) -> None:
+    args, kwargs = (train_only.args, dict(train_only.kwargs)) if train_only else ((), {})
     with graph.inserting_before(node):
-        call = graph.call_module(path, (node.args[0],))
+        call = graph.call_module(path, (node.args[0], *args), kwargs)
     call.meta = dict(node.meta)
     node.replace_all_uses_with(call)
     graph.erase_node(node)
@@ -242,7 +243,12 @@ def _mentions(node: fx.Node, parameter: Tensor) -> bool:
 
 
 def require_convs(lifted: LiftedModule, name: str) -> None:
-    if not any(node.meta["role"] is Role.CONV for node in lifted.graph.nodes):
+    shapes = [node.meta["shape"] for node in lifted.graph.nodes if node.meta["role"] is Role.CONV]
+    if any(len(shape) != 4 for shape in shapes):
+        raise TraceError(
+            f"{name} was given inputs without a batch dimension; pass for instance torch.randn(2, 3, 224, 224)"
+        )
+    if not shapes:
         raise TraceError(
             f"{name} calls no 2-d convolution with weights of its own, so there is nothing to remove or merge; "
             "layermerge compresses convolutional networks"

@@ -197,6 +197,8 @@ TABLE: dict[str, Operator] = {
     "elu": _activation(nn.ELU, "alpha"),
     "celu": _activation(nn.CELU, "alpha"),
     "softplus": _activation(nn.Softplus, "beta", "threshold"),
+    "clamp": Operator(Role.ACTIVATION),
+    "clamp_min": Operator(Role.ACTIVATION),
     "gelu": Operator(Role.ACTIVATION, lambda call: nn.GELU(approximate=call["approximate"])),
     "prelu": Operator(
         Role.ACTIVATION, lambda call: nn.PReLU((call.shape("weight") or (1,))[0] or 1, device="meta"), ("weight",)
@@ -240,7 +242,8 @@ def bind(node: fx.Node) -> Call:
 
 def classify(node: fx.Node) -> tuple[Role, Operator | None]:
     """The role of a captured call, and its row of the table if it has one."""
-    row = TABLE.get(operator_name(node.target)) if isinstance(node.target, torch._ops.OpOverload) else None
+    known = isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.is_mutable
+    row = TABLE.get(operator_name(node.target)) if known else None
     if row is None:
         return Role.BARRIER, None
     role = row.role_of(bind(node))

@@ -106,7 +106,7 @@ class Structure:
     def paths(self) -> tuple[Path, ...]:
         """Every path that holds a layer, outer ones before those nested in them."""
         nested = [path for block in self.blocks for path in (block.body, block.bypass)]
-        return self.chains + tuple(path for path in nested if any(self.layers_of(path)))
+        return self.chains + tuple(path for path in nested if list(self.layers_of(path)))
 
     def layers_of(self, path: Path) -> Iterator[int]:
         for step in path:

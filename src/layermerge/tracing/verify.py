@@ -31,7 +31,7 @@ def relative_difference(expected: Tensor, actual: Tensor) -> float:
         return float("inf")
     if expected.numel() == 0:
         return 0.0
-    if not expected.is_floating_point():
+    if not (expected.is_floating_point() or expected.is_complex()):
         return 0.0 if torch.equal(expected, actual) else float("inf")
     if torch.equal(expected, actual):
         return 0.0
@@ -55,14 +55,21 @@ def verify(model: nn.Module, lifted: LiftedModule, inputs: Inputs) -> None:
 
 def unused_modules(model: nn.Module, lifted: LiftedModule) -> list[str]:
     """The outermost modules with parameters that the captured graph never reads: auxiliary heads and the like."""
-    read = {str(node.target) for node in lifted.graph.nodes if node.op in ("call_module", "get_attr")}
+    targets = {str(node.target) for node in lifted.graph.nodes if node.op in ("call_module", "get_attr")}
+    called = (lifted.get_submodule(target) for target in targets if _is_module(lifted, target))
+    read = {id(parameter) for module in called for parameter in module.parameters()}
+    read |= {id(parameter) for name, parameter in lifted.named_parameters() if name in targets}
     unused: list[str] = []
-    for name, module in model.named_modules():
-        if not name or not any(True for _ in module.parameters()) or (unused and name.startswith(unused[-1] + ".")):
-            continue
-        if not any(target == name or target.startswith(name + ".") for target in read):
+    for name, _ in model.named_modules():
+        inside = bool(unused) and name.startswith(unused[-1] + ".")
+        parameters = [id(parameter) for parameter in lifted.get_submodule(name).parameters()]
+        if name and not inside and parameters and not read.intersection(parameters):
             unused.append(name)
     return unused
+
+
+def _is_module(lifted: LiftedModule, target: str) -> bool:
+    return any(name == target for name, _ in lifted.named_modules(remove_duplicate=False))
 
 
 def freeze_unused(model: nn.Module, lifted: LiftedModule) -> None:

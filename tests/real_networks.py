@@ -1,0 +1,119 @@
+"""The published networks that tracing and planning are held to, by name, and inputs for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from layermerge.models import import_torchvision, load_model, random_input
+
+FAST = (
+    "torchvision:resnet34",
+    "torchvision:mobilenet_v2",
+    "torchvision:convnext_tiny",
+    "timm:mobilenetv2_100",
+    "timm:tf_efficientnet_lite0",
+    "timm:repvgg_a0",
+    "timm:resnetv2_50",
+    "diffusers:conditional",
+)
+SLOW = (
+    "torchvision:resnet50",
+    "torchvision:vgg16_bn",
+    "torchvision:densenet121",
+    "torchvision:googlenet",
+    "torchvision:inception_v3",
+    "torchvision:shufflenet_v2_x1_0",
+    "torchvision:squeezenet1_1",
+    "torchvision:regnet_y_400mf",
+    "torchvision:efficientnet_b0",
+    "torchvision:mobilenet_v3_large",
+    "timm:resnet34",
+    "timm:mobilenetv2_140",
+    "timm:efficientnet_lite0",
+    "timm:resnext50_32x4d",
+    "timm:ghostnet_100",
+    "timm:hrnet_w18_small",
+    "timm:cspdarknet53",
+    "timm:dla34",
+    "diffusers:ddpm",
+)
+AUXILIARY = frozenset({"torchvision:googlenet", "torchvision:inception_v3"})
+"""Networks with heads that only train mode uses."""
+
+_LARGER = {"torchvision:inception_v3": 96}
+DDPM_PARAMETERS = 35_746_307
+
+
+def build(name: str, size: int = 64) -> tuple[nn.Module, Callable[[int], Any]]:
+    """The network with seeded random weights, and how to make inputs for it at a batch size."""
+    torch.manual_seed(5)
+    if name == "diffusers:ddpm":
+        return ddpm(), _noisy(3, 32)
+    if name == "diffusers:conditional":
+        return conditional_unet(), _noisy(4, 16, text=(5, 32))
+    shape = (3, _LARGER.get(name, size), _LARGER.get(name, size))
+    model = load_model(name, input_shape=shape).module
+
+    def make(batch: int) -> torch.Tensor:
+        brightness = torch.linspace(1, 2, batch).view(-1, 1, 1, 1)
+        return random_input(shape).repeat(batch, 1, 1, 1)[:batch] * brightness
+
+    return model, make
+
+
+def _noisy(channels: int, size: int, text: tuple[int, int] | None = None) -> Callable[[int], tuple[torch.Tensor, ...]]:
+    def make(batch: int) -> tuple[torch.Tensor, ...]:
+        generator = torch.Generator().manual_seed(9)
+        inputs = [torch.randn(batch, channels, size, size, generator=generator), torch.tensor([10, 500, 900])[:batch]]
+        if text is not None:
+            inputs.append(torch.randn(batch, *text, generator=generator))
+        return tuple(inputs)
+
+    return make
+
+
+def _diffusers() -> Any:
+    import_torchvision()
+    import diffusers
+
+    return diffusers
+
+
+def ddpm() -> nn.Module:
+    """The CIFAR-10 configuration of the denoising network that the paper compresses."""
+    model: nn.Module = _diffusers().UNet2DModel(
+        sample_size=32,
+        in_channels=3,
+        out_channels=3,
+        layers_per_block=2,
+        block_out_channels=(128, 256, 256, 256),
+        down_block_types=("DownBlock2D", "AttnDownBlock2D", "DownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "UpBlock2D", "AttnUpBlock2D", "UpBlock2D"),
+        downsample_padding=0,
+        flip_sin_to_cos=False,
+        freq_shift=1,
+        norm_eps=1e-6,
+        center_input_sample=False,
+    )
+    return model
+
+
+CONDITIONAL_CONFIG: dict[str, Any] = {
+    "sample_size": 16,
+    "block_out_channels": (32, 64),
+    "layers_per_block": 1,
+    "cross_attention_dim": 32,
+    "norm_num_groups": 8,
+    "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
+    "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"),
+    "attention_head_dim": 8,
+}
+
+
+def conditional_unet() -> nn.Module:
+    model: nn.Module = _diffusers().UNet2DConditionModel(**CONDITIONAL_CONFIG)
+    return model

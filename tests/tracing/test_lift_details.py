@@ -1,0 +1,151 @@
+"""What lifting does with particular modules: auxiliary heads, dropout, frozen and tied parameters, functions of a module."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import layermerge as lm
+import real_networks
+import zoo
+from oracles import relative_difference
+
+
+def test_auxiliary_head_is_kept_frozen_with_a_warning() -> None:
+    model, x = zoo.build("auxiliary_head"), zoo.ZOO["auxiliary_head"].inputs(2)
+    with pytest.warns(UserWarning, match=r"kept frozen under their names: aux$") as caught:
+        lifted = lm.trace(model, x).module
+    assert caught[0].filename == __file__
+    frozen = {name for name, parameter in lifted.named_parameters() if not parameter.requires_grad}
+    assert frozen == {name for name, _ in model.named_parameters() if name.startswith("aux.")}
+    lifted.train()
+    model.train()
+    torch.manual_seed(1)
+    main, _extra = model(x)
+    torch.manual_seed(1)
+    assert relative_difference(main, lifted(x)) <= 1e-6
+
+
+def test_frozen_parameters_stay_frozen() -> None:
+    model = zoo.build("plain")
+    next(model.parameters()).requires_grad_(False)
+    lifted = lm.trace(model, zoo.ZOO["plain"].inputs(2)).module
+    flags = {name: parameter.requires_grad for name, parameter in lifted.named_parameters()}
+    assert flags == {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+
+
+def test_a_module_under_two_names_stays_trainable_and_tied() -> None:
+    torch.manual_seed(0)
+    model, x = zoo.TwoNames(), torch.randn(2, 3, 8, 8)
+    traced = lm.trace(model, x)
+    lifted = traced.module
+    assert list(lifted.state_dict()) == list(model.state_dict())
+    assert all(parameter.requires_grad for parameter in lifted.parameters())
+    assert len(list(lifted.parameters())) == len(list(model.parameters()))
+    assert len(traced.layers) == 2
+
+
+def test_dropout_is_random_in_train_mode_and_silent_in_eval_mode() -> None:
+    lifted = copy.deepcopy(zoo.traced("functional_dropout").module)
+    x = zoo.ZOO["functional_dropout"].inputs(2)
+    assert torch.equal(lifted.eval()(x), lifted(x))
+    assert not torch.equal(lifted.train()(x), lifted(x))
+
+
+def test_stochastic_depth_stays_the_users_own_module() -> None:
+    lifted = zoo.traced("stochastic_depth").module
+    assert type(lifted.get_submodule("drop_path")) is zoo.DropPath
+
+
+def test_functions_become_modules_beside_their_caller() -> None:
+    kinds = {name: type(module) for name, module in zoo.traced("functional_relu").module.named_modules()}
+    assert [name for name, kind in kinds.items() if kind is nn.ReLU] == ["relu", "relu_1"]
+    assert [name for name, kind in kinds.items() if kind is nn.Conv2d] == ["first", "second", "third"]
+
+
+def test_norms_keep_their_settings() -> None:
+    original = zoo.build("norms_of_every_kind")
+    lifted = zoo.traced("norms_of_every_kind").module
+    for name in ("slow", "instance", "group", "batch_statistics", "slope"):
+        assert repr(lifted.get_submodule(name)) == repr(original.get_submodule(name))
+
+
+def test_in_place_operators_leave_the_callers_tensor_alone() -> None:
+    """The network's own in-place ReLU runs on a map it made; the captured graph has no in-place operator left."""
+    targets = [str(node.target) for node in zoo.traced("in_place").module.graph.nodes if node.op == "call_function"]
+    assert not [target for target in targets if target.split(".")[1].endswith("_")]
+
+
+class SplitInPlace(nn.Module):
+    """Activates a part of a map in place; the whole map is read afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        x.chunk(2, 1)[0].relu_()
+        return self.second(x)  # type: ignore[no-any-return]
+
+
+def test_an_in_place_operator_on_a_part_of_a_map() -> None:
+    torch.manual_seed(0)
+    model, x = SplitInPlace(), torch.randn(2, 3, 8, 8)
+    with torch.no_grad():  # autograd forbids it
+        assert relative_difference(model(x), lm.trace(model, x).module(x)) <= 1e-6
+
+
+class NamedDropPath(zoo.DropPath):
+    """Stochastic depth that takes a setting with every call."""
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        return super().forward(x * scale) if self.training else x
+
+
+def test_stochastic_depth_may_take_keywords() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.drop_path, self.second = nn.Conv2d(3, 4, 3), NamedDropPath(), nn.Conv2d(4, 4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(self.drop_path(self.first(x), scale=0.5))  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    model, x = Net(), torch.randn(2, 3, 8, 8)
+    lifted = lm.trace(model, x).module
+    outputs = []
+    for module in (model.train(), lifted.train()):
+        torch.manual_seed(4)
+        outputs.append(module(x))
+    assert relative_difference(*outputs) <= 1e-6
+
+
+class ComputedWeight(nn.Module):
+    """Computes its kernel from a parameter, so no module owns the conv's weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = nn.Conv2d(3, 4, 3, padding=1)
+        self.normed = nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 3, padding=1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.normed(torch.relu(self.plain(x)))  # type: ignore[no-any-return]
+
+
+def test_a_conv_whose_weight_is_computed_is_no_layer() -> None:
+    torch.manual_seed(0)
+    model, x = ComputedWeight(), torch.randn(2, 3, 8, 8)
+    traced = lm.trace(model, x)
+    assert [layer.name for layer in traced.layers] == ["plain"]
+    assert list(traced.module.state_dict()) == list(model.state_dict())
+    assert relative_difference(model(x), traced.module(x)) <= 1e-6
+
+
+def test_the_denoising_network_is_that_of_the_paper() -> None:
+    parameters = real_networks.ddpm().parameters()
+    assert sum(parameter.numel() for parameter in parameters) == real_networks.DDPM_PARAMETERS
