@@ -55,7 +55,10 @@ class Kernel:
     def beside(self, other: Kernel) -> Kernel:
         """This kernel and another on the same input, summed: shortcut and body of a residual block."""
         spec = parallel(self.spec, other.spec)
-        weight = _placed(self, spec) + _placed(other, spec)
+        weight = self.weight.new_zeros(spec.out_channels, spec.in_channels // spec.groups, *spec.kernel)
+        for kernel in (self, other):
+            rows, columns = _offsets(kernel.spec.height, spec.height), _offsets(kernel.spec.width, spec.width)
+            weight[:, :, rows, columns] += _regrouped(kernel.weight, kernel.spec.groups, spec.groups)
         shifts = dict(self.shifts)
         for name, matrix in other.shifts.items():
             shifts[name] = shifts[name] + matrix if name in shifts else matrix
@@ -123,16 +126,6 @@ def _regrouped(weight: Tensor, groups: int, fewer: int) -> Tensor:
     for part in range(ratio):
         wide[:, part, :, part] = split[:, part]
     return wide.reshape(out, ratio * per_group, *weight.shape[2:])
-
-
-def _placed(kernel: Kernel, spec: ConvSpec) -> Tensor:
-    """The weight laid into the frame of a larger kernel, each tap where it reads the same input pixel."""
-    own = _regrouped(kernel.weight, kernel.spec.groups, spec.groups)
-    frame = own.new_zeros(*own.shape[:2], *spec.kernel)
-    rows = _offsets(kernel.spec.height, spec.height)
-    columns = _offsets(kernel.spec.width, spec.width)
-    frame[:, :, rows, columns] = own
-    return frame
 
 
 def _offsets(own: Axis, frame: Axis) -> slice:

@@ -1,0 +1,111 @@
+"""Regions of a rewritten graph: where each begins and ends, and the one kernel that its modules multiply to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import fx, nn
+
+from layermerge.planning.geometry import is_emptied
+from layermerge.surgery.fold import norm_as_affine
+from layermerge.surgery.fuse import Kernel
+from layermerge.surgery.rewrite import Region, RewrittenModule
+from layermerge.tracing.roles import Role
+from layermerge.tracing.structure import BlockStep, ConvStep, OpStep, Path, main_input
+
+
+@dataclass(frozen=True)
+class Site:
+    """A region in a graph: the map it reads, its nodes in order (the last is its output), and the shifts that join in it."""
+
+    source: fx.Node
+    members: tuple[fx.Node, ...]
+    shifts: dict[str, fx.Node]
+
+    @property
+    def end(self) -> fx.Node:
+        return self.members[-1]
+
+
+def find_site(graph: fx.Graph, number: int) -> Site:
+    """Where region `number` lies in the graph as it is now."""
+    members = [node for node in graph.nodes if node.meta.get("region") == number]
+    inside, read, shifts = set(members), list[fx.Node](), dict[str, fx.Node]()
+    for node in members:
+        inputs = [arg for arg in node.args if isinstance(arg, fx.Node)]
+        read += inputs if node.meta["role"] is Role.ADD else [main_input(node)]
+        if node.meta["role"] is Role.SHIFT:
+            shifts[node.name] = next(arg for arg in inputs if arg is not main_input(node))
+    outside = {node for node in read if node not in inside}
+    assert len(outside) == 1, f"a region reads {len(outside)} feature maps"
+    return Site(outside.pop(), tuple(members), shifts)
+
+
+def merged_name(module: RewrittenModule, region: Region) -> str:
+    """The merged conv takes the name of the last conv kept in the region."""
+    structure, kept = module.surgery.structure, module.surgery.kept
+    return structure.layers[max(index for index in structure.layers_of(region.steps) if index in kept)].name
+
+
+def region_kernel(module: RewrittenModule, region: Region) -> Kernel:
+    """What the region's convs, norms, scalars, shifts and shortcuts multiply to, from the weights they have now."""
+    return _Multiplier(module).along(
+        region.steps, module.surgery.structure.layers[region.candidate.start].spec.in_channels
+    )
+
+
+class _Multiplier:
+    def __init__(self, module: RewrittenModule) -> None:
+        self.module = module
+        self.structure = module.surgery.structure
+        self.kept = module.surgery.kept
+        self.alive = {node.name: node for node in module.graph.nodes}
+
+    def along(self, path: Path, channels: int) -> Kernel:
+        # Operators act on the last item's own kernel, which is smaller than the product so far.
+        product = latest = Kernel.identity(channels, self.module.device)
+        for step in path:
+            if isinstance(step, OpStep):
+                latest = self._operator(step, latest)
+            elif (item := self._item(step, latest.spec.out_channels)) is not None:
+                product, latest = product.then(latest), item
+        return product.then(latest)
+
+    def _item(self, step: ConvStep | BlockStep, channels: int) -> Kernel | None:
+        if isinstance(step, ConvStep):
+            layer = self.structure.layers[step.layer]
+            if step.layer not in self.kept:
+                return None
+            conv = self.module.get_submodule(layer.name)
+            assert isinstance(conv, nn.Conv2d)
+            return Kernel.of(conv.weight, conv.bias, layer.spec)
+        block = self.structure.blocks[step.block]
+        bypass = self.along(block.bypass, channels)
+        if is_emptied(self.structure, block, self.kept):
+            return bypass
+        return self.along(block.body, channels).beside(bypass)
+
+    def _operator(self, step: OpStep, kernel: Kernel) -> Kernel:
+        if step.role is Role.PAD:
+            return kernel.padded(step.pad)  # its node is gone: padding moved to the range's input
+        node = self.alive.get(step.node)
+        if node is None:
+            return kernel
+        if step.role is Role.NORM:
+            norm = self.module.get_submodule(str(node.target))
+            assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
+            assert norm.running_mean is not None
+            assert norm.running_var is not None
+            weight, bias = (None if tensor is None else tensor.detach() for tensor in (norm.weight, norm.bias))
+            return kernel.scaled(*norm_as_affine(norm.running_mean, norm.running_var, norm.eps, weight, bias))
+        if step.role is Role.SCALE:
+            scale = torch.full_like(kernel.bias, _scalar(node))
+            return kernel.scaled(scale, torch.zeros_like(scale))
+        return kernel.shifted(step.node) if step.role is Role.SHIFT else kernel
+
+
+def _scalar(node: fx.Node) -> float:
+    value = node.args[1]
+    assert isinstance(value, (int, float))
+    return 1.0 / value if node.meta["operator"] == "div" else float(value)
