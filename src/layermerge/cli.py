@@ -192,7 +192,7 @@ def _report(as_json: bool, facts: dict[str, Any]) -> None:
 
 def _console() -> Console:
     """Wide enough for whole reasons when the output is piped; a terminal decides for itself."""
-    return Console() if sys.stdout.isatty() else Console(width=180)
+    return Console() if sys.stdout.isatty() else Console(width=140)
 
 
 def _print_json(document: Any) -> None:

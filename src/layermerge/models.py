@@ -160,8 +160,6 @@ def _from_diffusers(name: str) -> tuple[nn.Module, Any]:
     diffusers = _require("diffusers")
     path = Path(name)
     config_file = path / "config.json" if path.is_dir() else path
-    if path.is_dir() and not config_file.is_file() and (path / "unet" / "config.json").is_file():
-        path, config_file = path / "unet", path / "unet" / "config.json"
     try:
         config = json.loads(config_file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:

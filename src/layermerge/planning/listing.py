@@ -50,43 +50,59 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 
 
 def plan_table(plan: Plan, blocks: tuple[Block, ...], title: str) -> Group:
-    """Layers in order: what each is, which block it stands in, whether it can go, how far it merges, and why not further."""
-    table = Table(title=title, title_justify="left", header_style="bold", pad_edge=False)
-    for header, justify in (
-        ("#", "right"),
-        ("layer", "left"),
-        ("conv", "left"),
-        ("channels", "right"),
-        ("map", "right"),
-    ):
-        table.add_column(header, justify=justify, no_wrap=header != "layer")  # type: ignore[arg-type]
-    for header in ("block", "removable", "merges up to", "why not further"):
-        table.add_column(header, overflow="fold")
-    reach = {index: index + 1 for index in range(len(plan.layers))}
-    removable = set()
-    for candidate in plan.candidates:
-        reach[candidate.start] = max(reach[candidate.start], candidate.end)
-        if candidate.spec is None and candidate.end - candidate.start == 1:
-            removable.add(candidate.start)
-    reasons = {(rejection.start, rejection.end): rejection.reason for rejection in plan.rejections}
+    """Layers in order: what each is, its block, whether it can go, how far it merges, and why not further."""
+    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for header in ("#", "layer", "conv", "channels", "map", "block", "removable", "merges up to", "why not further"):
+        right = header in ("#", "channels", "map")
+        table.add_column(header, justify="right" if right else "left", overflow="fold", no_wrap=header != "layer")
+    removable = {c.start for c in plan.candidates if c.spec is None and c.end - c.start == 1}
     fixed = {candidate.start for candidate in plan.candidates if candidate.fixed}
+    notes: dict[str, tuple[str, str]] = {}
     for index, layer in enumerate(plan.layers):
-        end = reach[index]
-        innermost = [block for block in blocks if block.start <= index < block.end]
-        shown = innermost[-1].name + (" (shortcut)" if innermost[-1].shortcut == index else "") if innermost else ""
-        can_go = "yes" if index in removable else "no: changes shape" if layer.irreducible else "no"
+        end = max((c.end for c in plan.candidates if c.start == index), default=index + 1)
+        reason = _why_not_further(plan, index, end)
+        letter, _ = notes.setdefault(_kind(reason), (_letter(len(notes)), reason)) if reason else ("", "")
+        can_go = "yes" if index in removable else "no (shape)" if layer.irreducible else "no"
         table.add_row(
             str(index),
             escape(layer.name),
             str(layer.spec),
             f"{layer.spec.in_channels}>{layer.spec.out_channels}",
             f"{layer.output_shape[1]}x{layer.output_shape[2]}",
-            escape(shown),
+            escape(_block_mark(blocks, index)),
             "fixed" if index in fixed else can_go,
-            f"#{end - 1} {escape(plan.layers[end - 1].name)}" if end > index + 1 else "-",
-            escape(reasons.get((index, end + 1), "")),
+            f"#{end - 1}" if end > index + 1 else "-",
+            letter,
         )
-    return Group(table, summary(plan, len(blocks)))
+    legend = [Text(f"{letter}  {reason}") for letter, reason in notes.values()]
+    return Group(
+        table, Text(), Text("why not further, by example:", style="bold"), *legend, Text(), summary(plan, len(blocks))
+    )
+
+
+def _letter(number: int) -> str:
+    return chr(ord("a") + number) if number < 26 else f"a{number - 25}"
+
+
+def _block_mark(blocks: tuple[Block, ...], index: int) -> str:
+    """The innermost block around a layer, drawn as a bracket along the rows; `~` marks a shortcut conv."""
+    around = [block for block in blocks if block.start <= index < block.end]
+    if not around:
+        return ""
+    block = around[-1]
+    shortcut = " ~" if block.shortcut == index else ""
+    if len(block) == 1:
+        return f"[ {block.name}"
+    if index == block.start:
+        return f"\u250c {block.name}{shortcut}"
+    return ("\u2514" if index == block.end - 1 else "\u2502") + shortcut
+
+
+def _why_not_further(plan: Plan, start: int, reached: int) -> str:
+    """The first rule that stops a longer range; where none comes into play, what lies between."""
+    longer = [rejection for rejection in plan.rejections if rejection.start == start and rejection.end > reached]
+    rules = [rejection for rejection in longer if not rejection.topological]
+    return (rules or longer)[0].reason if longer else ""
 
 
 def summary(plan: Plan, blocks: int) -> Text:

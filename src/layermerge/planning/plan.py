@@ -52,6 +52,8 @@ class Rejection:
     start: int
     end: int
     reason: str
+    topological: bool = False
+    """Whether its layers do not follow each other at all; otherwise they do, and a rule keeps them apart."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,9 @@ def plan(trace: Trace, rules: Rules | None = None, method: str = "layermerge") -
     ]
     count = len(structure.layers)
     rejections = [
-        Rejection(start, end, menu.reasons.get((start, end)) or why_no_range(structure, start, end))
+        Rejection(start, end, menu.reasons[start, end])
+        if (start, end) in menu.reasons
+        else Rejection(start, end, why_no_range(structure, start, end), topological=True)
         for start in range(count)
         for end in range(start + 1, count + 1)
         if (start, end) not in options
