@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import copy
-import importlib
+import importlib.util
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -61,7 +61,7 @@ def _write_pt2(module: nn.Module, path: Path, inputs: Inputs) -> None:
     with _quiet():
         torch.export.save(program, path)
         runner = torch.export.load(path).module()
-    _compare(module, lambda given: runner(*given.args, **given.kwargs), inputs, path.suffix)
+    _compare(module, lambda given: runner(*given.args, **given.kwargs), inputs, "pt2")
 
 
 def _write_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
@@ -85,12 +85,25 @@ def _write_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
         )
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     taken = [value.name for value in session.get_inputs()]
+    _compare(module, _fed(module, taken, lambda feed: session.run(None, feed)), inputs, "ONNX (onnxruntime)")
+    if importlib.util.find_spec("openvino"):
+        compiled = (
+            importlib.import_module("openvino")
+            .Core()
+            .compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        )
+        read = _fed(module, taken, lambda feed: list(compiled(feed).to_tuple()))
+        _compare(module, read, inputs, "ONNX (OpenVINO)")
 
-    def run(given: Inputs) -> Any:
-        feed = {name: value.numpy() for name, value in given.bound_to(module).items() if name in taken}
-        return [torch.from_numpy(array) for array in session.run(None, feed)]
 
-    _compare(module, run, inputs, path.suffix)
+def _fed(module: nn.Module, taken: list[str], run: Callable[[dict[str, Any]], list[Any]]) -> Callable[[Inputs], Any]:
+    """Runs a session by input name, tensors in and out."""
+
+    def feed(given: Inputs) -> Any:
+        arrays = {name: value.numpy() for name, value in given.bound_to(module).items() if name in taken}
+        return [torch.from_numpy(array.copy()) for array in run(arrays)]
+
+    return feed
 
 
 def _program(module: nn.Module, inputs: Inputs) -> torch.export.ExportedProgram:

@@ -237,7 +237,7 @@ class _Menu:
                 start,
                 end,
                 names,
-                tuple(layer.name for index, layer in enumerate(self.layers) if choice.kept >> index & 1),
+                tuple(name for index, name in enumerate(names, start) if choice.kept >> index & 1),
                 spec,
                 fixed=start in self.fixed,
             )

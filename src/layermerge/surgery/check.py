@@ -70,7 +70,9 @@ class Exactness:
     def compare_whole(self, merged: LiftedModule) -> None:
         """Compares the merged network, in its own dtype, with the unmerged one."""
         ends = {node: node.meta["region"] for node in merged.graph.nodes if "region" in node.meta}
-        for key, value in _run(merged, ends, wide=False, inputs_of=self.module).items():
+        values = _run(merged, ends, wide=False, inputs_of=self.module)
+        assert values.keys() == self.own.keys(), "a region's end is gone"
+        for key, value in values.items():
             bound = max(ROUNDED, _ROUNDING_FACTOR * self.rounding[key])
             self._require(str(value.dtype).removeprefix("torch."), key, self.own[key], value, bound)
 

@@ -145,6 +145,7 @@ def _replace(merged: MergedModule, site: Site, part: _Part) -> None:
             top, bottom, left, right = part.padding
             source = graph.call_function(F.pad, (source, [left, right, top, bottom]))
             source.meta = {**site.source.meta, "role": Role.PAD, "operator": "pad"}
+            source.meta.pop("region", None)
         made.append(graph.call_module(part.name, (source,)))
         for shift, carrier in part.carriers.items():
             path = f"{part.name}_{shift}"
@@ -156,7 +157,6 @@ def _replace(merged: MergedModule, site: Site, part: _Part) -> None:
     made[0].meta.update(role=Role.CONV, operator="conv2d")
     for node in made[:-1]:
         del node.meta["region"]  # the last of them is the region's end
-    source.meta.pop("region", None)
     end.replace_all_uses_with(made[-1])
     for node in reversed(site.members):
         graph.erase_node(node)
