@@ -1,0 +1,205 @@
+"""Table: measured rows that survive a kill at any moment.
+
+A table is a JSONL file: the first line says how its rows came about (provenance), every further line is one row. Lines are
+only ever appended, each durable when it is written. A torn last line is dropped with a warning; a table of other provenance
+is refused, with the difference shown; one process writes at a time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Literal
+
+from pydantic import ConfigDict, ValidationError, model_validator
+
+from layermerge.artifacts import SCHEMA, Record
+from layermerge.errors import LayerMergeError
+
+Status = Literal["ok", "failed", "ruled_out"]
+Scalar = str | int | float | bool | None
+
+
+class TableError(LayerMergeError):
+    """A table that is missing, torn, in use, of other provenance, or that lacks an entry."""
+
+
+class Row(Record):
+    """One measurement. A row that failed or was ruled out carries a reason instead of a value, and leaves the menu."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    key: str
+    status: Status = "ok"
+    value: float | None = None
+    spread: float = 0.0
+    samples: int = 0
+    reason: str | None = None
+
+    @model_validator(mode="after")
+    def _says_what_its_status_needs(self) -> Row:
+        if self.status == "ok" and (self.value is None or not math.isfinite(self.value)):
+            raise ValueError("a row with status ok needs a finite value")
+        if self.status != "ok" and not self.reason:
+            raise ValueError(f"a row with status {self.status} needs a reason")
+        return self
+
+
+class Table:
+    """Rows by key, and how they came about."""
+
+    def __init__(self, provenance: Mapping[str, Scalar], rows: Iterable[Row], name: str = "the table") -> None:
+        self.provenance = dict(provenance)
+        self.name = name
+        self.rows: dict[str, Row] = {}
+        for row in rows:
+            if row.key in self.rows:
+                raise TableError(f"{name} has two rows for '{row.key}'; remove one")
+            self.rows[row.key] = row
+
+    @staticmethod
+    def read(path: str | Path) -> Table:
+        """Reads a table that nobody is writing, or what is there of one that somebody is."""
+        file = Path(path)
+        try:
+            lines, _ = _whole_lines(file)
+        except OSError as error:
+            raise TableError(f"table '{file}' cannot be read: {error.strerror or error}") from error
+        if not lines:
+            raise TableError(f"table '{file}' is empty; measure it again")
+        return Table(_provenance(lines[0], file), (_row(line, file) for line in lines[1:]), f"table '{file}'")
+
+    @staticmethod
+    def joined(tables: Iterable[Table]) -> Table:
+        """Shards of one table as one; their provenance must agree and their keys must not meet."""
+        parts = list(tables)
+        for part in parts[1:]:
+            _require_same(parts[0].provenance, part.provenance, part.name)
+        return Table(parts[0].provenance, (row for part in parts for row in part.rows.values()), "the joined table")
+
+    def __getitem__(self, key: str) -> Row:
+        """The row of a key; absent is an error, never zero."""
+        try:
+            return self.rows[key]
+        except KeyError:
+            raise TableError(f"{self.name} has no row for '{key}'; measure it to the end first") from None
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class TableWriter:
+    """Appends rows to a table file, which it holds alone while open; opening it again goes on where it stopped."""
+
+    def __init__(self, path: str | Path, provenance: Mapping[str, Scalar]) -> None:
+        self.path = Path(path)
+        self.provenance = dict(provenance)
+        self.table = Table(self.provenance, ())
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> TableWriter:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = self.path.open("a+b")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise TableError(
+                f"table '{self.path}' is being written by another process; wait for it or stop it"
+            ) from None
+        try:
+            self._resume(file)
+        except BaseException:
+            file.close()
+            raise
+        self._file = file
+        return self
+
+    def _resume(self, file: IO[bytes]) -> None:
+        lines, length = _whole_lines(self.path)
+        if lines:
+            _require_same(_provenance(lines[0], self.path), self.provenance, f"table '{self.path}'")
+        if length < self.path.stat().st_size:
+            # Before the first whole line nothing was promised, so nothing is lost worth a warning.
+            if lines:
+                warnings.warn(f"dropped a torn last line of '{self.path}'; its entry is measured again", stacklevel=3)
+            os.truncate(file.fileno(), length)
+        if not lines:
+            _append(file, {"schema_version": SCHEMA, "provenance": self.provenance})
+        self.table = Table(self.provenance, (_row(line, self.path) for line in lines[1:]), f"table '{self.path}'")
+
+    def append(self, row: Row) -> None:
+        """Writes a row; when this returns, the row is on disk."""
+        assert self._file is not None, "open the writer first"
+        if row.key in self.table:
+            raise TableError(f"table '{self.path}' has a row for '{row.key}' already")
+        _append(self._file, row.model_dump())
+        self.table.rows[row.key] = row
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _append(file: IO[bytes], document: dict[str, Any]) -> None:
+    file.write(json.dumps(document).encode() + b"\n")
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _whole_lines(path: Path) -> tuple[list[bytes], int]:
+    """The complete lines of a file, and how many bytes they take."""
+    data = path.read_bytes()
+    length = data.rfind(b"\n") + 1
+    return data[:length].splitlines(), length
+
+
+def _provenance(line: bytes, path: Path) -> dict[str, Scalar]:
+    document = _document(line, path)
+    version = document.get("schema_version")
+    if isinstance(version, int) and version > SCHEMA:
+        raise TableError(
+            f"table '{path}' has schema {version}, this layermerge reads up to {SCHEMA}; upgrade layermerge"
+        )
+    provenance = document.get("provenance")
+    if version != SCHEMA or not isinstance(provenance, dict):
+        raise TableError(f"'{path}' is no layermerge table: its first line has no provenance")
+    return provenance
+
+
+def _row(line: bytes, path: Path) -> Row:
+    try:
+        return Row.model_validate(_document(line, path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "row"
+        raise TableError(f"table '{path}' has a bad row ({place}: {first['msg']}): {line[:80].decode()}") from error
+
+
+def _document(line: bytes, path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(line)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise TableError(f"table '{path}' has a line that is no JSON: {line[:60]!r}") from error
+    if not isinstance(document, dict):
+        raise TableError(f"table '{path}' has a line that is no JSON object: {line[:60]!r}")
+    return document
+
+
+def _require_same(known: Mapping[str, Scalar], wanted: Mapping[str, Scalar], name: str) -> None:
+    different = [key for key in sorted({*known, *wanted}) if known.get(key) != wanted.get(key)]
+    if different:
+        shown = ", ".join(f"{key}: {known.get(key)!r} there, {wanted.get(key)!r} now" for key in different)
+        raise TableError(f"{name} was measured otherwise ({shown}); give another path, or measure it again")
