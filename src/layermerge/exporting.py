@@ -34,16 +34,16 @@ def export(module: nn.Module, path: str | Path, example_inputs: Any) -> Path:
     Nothing is written unless the file's own outputs agree with the module's to 1e-4 relative, at two batch sizes.
     """
     target = Path(path)
-    writers = {".onnx": _write_onnx, ".pt2": _write_pt2, ".safetensors": _write_safetensors}
+    writers = {".onnx": _write_checked_onnx, ".pt2": _write_pt2, ".safetensors": _write_safetensors}
     if target.suffix not in writers:
         raise ArtifactError(f"cannot export to '{target.name}'; give a name that ends in {', '.join(writers)}")
     inputs = Inputs.of(example_inputs)
-    served = _for_serving(module)
+    served = for_serving(module)
     write_files({target: lambda file: writers[target.suffix](served, file, inputs)})
     return target
 
 
-def _for_serving(module: nn.Module) -> nn.Module:
+def for_serving(module: nn.Module) -> nn.Module:
     """A copy in eval mode without the hooks that translate calls: the file has one signature."""
     served = copy.deepcopy(module).eval()
     served._forward_pre_hooks.clear()
@@ -58,19 +58,19 @@ def _write_safetensors(module: nn.Module, path: Path, _inputs: Inputs) -> None:
 
 def _write_pt2(module: nn.Module, path: Path, inputs: Inputs) -> None:
     program = _program(module, inputs)
-    with _quiet():
+    with quiet():
         torch.export.save(program, path)
         runner = torch.export.load(path).module()
     _compare(module, lambda given: runner(*given.args, **given.kwargs), inputs, "pt2")
 
 
-def _write_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
+def write_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
+    """Writes the ONNX file, unchecked."""
     _require("onnxscript")
-    runtime = _require("onnxruntime")
     names = list(inputs.bound_to(module))
     outputs = pytree.tree_leaves(_run(module, inputs))
     free = inputs.resized(max(2, inputs.batch))
-    with _quiet():
+    with quiet():
         torch.onnx.export(
             module,
             free.args,
@@ -83,6 +83,11 @@ def _write_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
             external_data=False,
             verbose=False,
         )
+
+
+def _write_checked_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
+    runtime = _require("onnxruntime")
+    write_onnx(module, path, inputs)
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     taken = [value.name for value in session.get_inputs()]
     _compare(module, _fed(module, taken, lambda feed: session.run(None, feed)), inputs, "ONNX (onnxruntime)")
@@ -144,7 +149,7 @@ def _compare(module: nn.Module, run: Callable[[Inputs], Any], inputs: Inputs, ki
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """The exporters report their progress and internals on several channels; errors still raise."""
     level = logging.root.manager.disable
     with warnings.catch_warnings():

@@ -1,0 +1,20 @@
+"""Runtimes by name."""
+
+from __future__ import annotations
+
+from layermerge.runtimes.base import Runtime, RuntimeSettings, RuntimeUnavailable
+from layermerge.runtimes.onnx_runtime import OnnxRuntime
+from layermerge.runtimes.openvino_runtime import OpenVino
+from layermerge.runtimes.tensorrt_runtime import TensorRt
+from layermerge.runtimes.torch_eager import TorchCompile, TorchEager
+
+RUNTIMES: dict[str, type[Runtime]] = {
+    kind.name: kind for kind in (TorchEager, TorchCompile, OnnxRuntime, OpenVino, TensorRt)
+}
+
+
+def make_runtime(name: str, settings: RuntimeSettings | None = None) -> Runtime:
+    """The runtime of that name, ready to build; one clear error where it cannot run here."""
+    if name not in RUNTIMES:
+        raise RuntimeUnavailable(f"unknown runtime '{name}'; choose one of {', '.join(RUNTIMES)}")
+    return RUNTIMES[name](settings or RuntimeSettings())

@@ -1,0 +1,59 @@
+"""torch, operator by operator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from layermerge.exporting import for_serving
+from layermerge.runtimes.base import Run, Runtime
+from layermerge.tracing.capture import Inputs
+
+
+class TorchEager(Runtime):
+    """What `module(x)` does."""
+
+    name = "torch"
+    package = "torch"
+    extra = "torch"
+
+    def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Run:
+        del small
+        device, dtype = torch.device(self.settings.device), getattr(torch, self.settings.dtype)
+        layout = torch.channels_last if self.settings.channels_last else torch.contiguous_format
+        served = for_serving(module).to(device, dtype)
+        served = served.to(memory_format=layout)  # type: ignore[call-overload]
+
+        def fit(leaf: object) -> object:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            moved = leaf.to(device, dtype) if leaf.is_floating_point() else leaf.to(device)
+            return moved.contiguous(memory_format=layout) if moved.dim() == 4 else moved
+
+        args, kwargs = pytree.tree_map(fit, (inputs.args, dict(inputs.kwargs)))
+        called = self.compiled(served)
+
+        def run() -> None:
+            if torch.get_num_threads() != self.settings.threads:
+                torch.set_num_threads(self.settings.threads)
+            with torch.inference_mode():
+                called(*args, **kwargs)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+
+        return run
+
+    def compiled(self, module: nn.Module) -> nn.Module:
+        return module
+
+
+class TorchCompile(TorchEager):
+    """What `torch.compile(module)(x)` does; the first pass compiles."""
+
+    name = "torch-compile"
+
+    def compiled(self, module: nn.Module) -> nn.Module:
+        compiled = torch.compile(module)
+        assert isinstance(compiled, nn.Module)
+        return compiled

@@ -1,0 +1,228 @@
+"""Frontier: the best choice of candidates for every latency budget at once.
+
+In: options with latency and score, the candidates they stand for, the original network's latency, and the fixed cost of what no
+candidate covers. Out: a `Frontier`, from which `at(budget)` takes a `Solution`.
+Guarantees: no other choice has a higher importance at the same latency or less (with a tick: none that is faster by more than
+`slack_ms`); a solution's latency never exceeds the budget it was asked for; the untouched network meets "100%".
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from layermerge.errors import ArtifactError
+from layermerge.solving.budget_text import InfeasibleBudget, budget_ms
+from layermerge.solving.labels import Floats, Option, OptionError, pareto, undominated
+
+if TYPE_CHECKING:  # planning needs torch, solving does not
+    from layermerge.planning.plan import Candidate
+
+SCHEMA: Literal[1] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One end of a trade: this importance at this latency, fixed cost included."""
+
+    latency_ms: float
+    importance: float
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The order: which candidate treats which layers, first layer first."""
+
+    candidates: tuple[Candidate, ...]
+    latency_ms: float
+    importance: float
+    measured_ms: float | None = None
+    """The whole merged network's latency, where it was built and measured."""
+
+
+class PointRecord(BaseModel):
+    """A point and its chain, as places in the list of keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    latency_ms: float
+    importance: float
+    candidates: tuple[int, ...]
+
+
+class FrontierRecord(BaseModel):
+    """A frontier as plain data; candidates are named by their keys in the plan."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    schema_version: Literal[1] = SCHEMA
+    original_ms: float
+    fixed_ms: float
+    tick_ms: float | None
+    layers: int
+    keys: tuple[str, ...]
+    points: tuple[PointRecord, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Frontier:
+    """Every Pareto-optimal point, latency and importance strictly ascending."""
+
+    original_ms: float
+    """Latency of the untouched network: what shares and speed-ups refer to."""
+    fixed_ms: float
+    """Part of every latency: what no candidate covers."""
+    layers: int
+    tick_ms: float | None
+    _latency_ms: Floats
+    _importance: Floats
+    _chain: Callable[[int], Sequence[str]]
+    _candidates: Mapping[str, Candidate]
+
+    @cached_property
+    def points(self) -> tuple[Point, ...]:
+        return tuple(map(Point, self._latency_ms.tolist(), self._importance.tolist()))
+
+    @property
+    def smallest_ms(self) -> float:
+        """The smallest budget that can be met."""
+        return float(self._latency_ms[0])
+
+    @property
+    def slack_ms(self) -> float:
+        """With a tick: a choice faster than a point by more than this cannot have a higher importance. Otherwise 0."""
+        return self.layers * (self.tick_ms or 0.0)
+
+    def solution(self, index: int) -> Solution:
+        """The choice behind `points[index]`."""
+        index = range(len(self._latency_ms))[index]
+        chosen = tuple(self._candidates[key] for key in self._chain(index))
+        return Solution(chosen, float(self._latency_ms[index]), float(self._importance[index]))
+
+    def at(self, budget: str) -> Solution:
+        """The most important choice with latency <= budget: "60%", "1.8x" or "12ms"."""
+        allowed = budget_ms(budget, self.original_ms)
+        index = int(np.searchsorted(self._latency_ms, allowed, side="right")) - 1
+        if index < 0:
+            raise InfeasibleBudget(self.smallest_ms, allowed, self.original_ms)
+        return self.solution(index)
+
+    def to_document(self) -> dict[str, Any]:
+        """Plain data for JSON, chains included: O(points x layers) numbers."""
+        places: dict[str, int] = {}
+        points = tuple(
+            PointRecord(
+                latency_ms=point.latency_ms,
+                importance=point.importance,
+                candidates=tuple(places.setdefault(key, len(places)) for key in self._chain(index)),
+            )
+            for index, point in enumerate(self.points)
+        )
+        record = FrontierRecord(
+            original_ms=self.original_ms,
+            fixed_ms=self.fixed_ms,
+            tick_ms=self.tick_ms,
+            layers=self.layers,
+            keys=tuple(places),
+            points=points,
+        )
+        return record.model_dump(mode="json")
+
+    @staticmethod
+    def from_document(document: object, candidates: Mapping[str, Candidate]) -> Frontier:
+        """The frontier that `to_document` described; `candidates` are those of the same plan."""
+        try:
+            record = FrontierRecord.model_validate(document)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "document"
+            raise ArtifactError(
+                f"this is no frontier of schema {SCHEMA}: {where}: {first['msg']}; solve again"
+            ) from None
+        if not record.points or any(not 0 <= place < len(record.keys) for p in record.points for place in p.candidates):
+            raise ArtifactError("the frontier has no points, or points that refer to no key; solve again")
+        if missing := [key for key in record.keys if key not in candidates]:
+            raise ArtifactError(f"the frontier is of another plan, which has a candidate '{missing[0]}'; solve again")
+        return Frontier(
+            record.original_ms,
+            record.fixed_ms,
+            record.layers,
+            record.tick_ms,
+            np.array([point.latency_ms for point in record.points]),
+            np.array([point.importance for point in record.points]),
+            lambda index: [record.keys[place] for place in record.points[index].candidates],
+            candidates,
+        )
+
+    def __str__(self) -> str:
+        """A short table over about ten budgets, the smallest reachable one last."""
+        lines = [
+            f"{len(self.points):,} points; original {self.original_ms:.3f} ms, of which fixed {self.fixed_ms:.3f} ms",
+            f"{'budget':>8}  {'latency':>12}  {'speed-up':>8}  {'importance':>10}  {'convs kept':>10}  {'merged into':>11}",
+        ]
+        for budget in self._shares():
+            lines.append(self._line(f"{budget}%", self.at(f"{budget}%")))
+        lines.append(self._line("smallest", self.solution(0)))
+        return "\n".join(lines)
+
+    def _shares(self) -> Iterable[int]:
+        """Round shares from 100% down to the smallest that can be met."""
+        lowest = self.smallest_ms / self.original_ms * 100
+        step = next((step for step in (1, 2, 5) if 100 - lowest <= 10 * step), 10)
+        return [share for share in range(100, 0, -step) if budget_ms(f"{share}%", self.original_ms) >= self.smallest_ms]
+
+    def _line(self, budget: str, solution: Solution) -> str:
+        faster = f"{self.original_ms / solution.latency_ms:.2f}x" if solution.latency_ms > 0 else "-"
+        kept = sum(len(candidate.kept) for candidate in solution.candidates)
+        left = sum(candidate.spec is not None for candidate in solution.candidates)
+        latency = f"{solution.latency_ms:.3f} ms"
+        return f"{budget:>8}  {latency:>12}  {faster:>8}  {solution.importance:>10.4f}  {kept:>10}  {left:>11}"
+
+
+def build_frontier(
+    options: Sequence[Option],
+    candidates: Mapping[str, Candidate],
+    layers: int,
+    *,
+    original_ms: float,
+    fixed_ms: float = 0.0,
+    tick_ms: float | None = None,
+) -> Frontier:
+    """Solves for every budget at once. Cost: that of `labels.pareto`, which also says what a tick does.
+
+    A latency is the sum over the chain from left to right, plus the fixed cost.
+    """
+    if not 0 < original_ms < np.inf:
+        raise OptionError(f"the original network's latency is {original_ms} ms; it must be a positive number")
+    if not 0 <= fixed_ms < np.inf:
+        raise OptionError(f"the fixed cost is {fixed_ms} ms; it must be a number and not negative")
+    for option in options:
+        candidate = candidates.get(option.key)
+        if candidate is None or (candidate.start, candidate.end) != (option.start, option.end):
+            raise OptionError(f"option '{option.key}' over {option.start}..{option.end} is no candidate of the plan")
+    untouched = sorted((option.start, option.key) for option in options if candidates[option.key].untouched)
+    whole = [key for _, key in untouched]
+    # A tick could hide the untouched network behind a better one that is a little slower.
+    also = [whole] if len(whole) == layers else []
+    found = pareto(options, layers, tick_ms=tick_ms, also=also)
+    latency = found.latency_ms + fixed_ms
+    # The untouched network's parts add up to its measured latency but for rounding in the sum; "100%" must still reach it.
+    noise = (layers + 4) * sys.float_info.epsilon * original_ms
+    latency[(latency > original_ms) & (latency <= original_ms + noise)] = original_ms
+    kept = undominated(latency, found.score)
+    return Frontier(
+        original_ms,
+        fixed_ms,
+        layers,
+        tick_ms,
+        latency[kept],
+        found.score[kept],
+        lambda index: found.chain(int(kept[index])),
+        candidates,
+    )

@@ -1,0 +1,71 @@
+"""Clock: how long passes take, on a machine that others use too.
+
+Passes are timed in interleaved rounds, so that a machine that drifts slows all of them alike. The value is a low quantile:
+noise only ever adds. Rounds go on until the value is steady or the limit is reached, and how steady it was is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class ClockSettings:
+    """When to stop: after `most_rounds` or `seconds`, or sooner when the value is steady to within `spread`."""
+
+    warm_up: int = 3
+    least_rounds: int = 12
+    most_rounds: int = 200
+    seconds: float = 1.0
+    spread: float = 0.01
+    quantile: float = 0.2
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A pass's time in milliseconds, how far two halves of its rounds disagree (relative), and how many there were."""
+
+    value_ms: float
+    spread: float
+    rounds: int
+
+
+def time_side_by_side(
+    runs: Mapping[str, Run], settings: ClockSettings | None = None, now: Callable[[], float] = time.perf_counter
+) -> dict[str, Sample]:
+    """Times every pass in every round, in turn; `now` is the clock, which tests replace."""
+    chosen = settings or ClockSettings()
+    for run in runs.values():
+        for _ in range(chosen.warm_up):
+            run()
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    began = now()
+    for done in range(1, chosen.most_rounds + 1):
+        for name, run in runs.items():
+            start = now()
+            run()
+            times[name].append((now() - start) * 1e3)
+        if done >= chosen.least_rounds and (
+            now() - began > chosen.seconds or max(map(_disagreement(chosen), times.values())) <= chosen.spread
+        ):
+            break
+    return {
+        name: Sample(float(np.quantile(values, chosen.quantile)), _disagreement(chosen)(values), len(values))
+        for name, values in times.items()
+    }
+
+
+def _disagreement(settings: ClockSettings) -> Callable[[list[float]], float]:
+    """How far the values of even and odd rounds differ, relative to the value."""
+
+    def measure(values: list[float]) -> float:
+        even, odd = (float(np.quantile(values[part::2], settings.quantile)) for part in (0, 1))
+        return abs(even - odd) / max(even, odd, 1e-9)
+
+    return measure

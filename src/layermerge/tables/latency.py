@@ -1,0 +1,153 @@
+"""Latency: what each candidate will cost on the runtime that serves the network.
+
+In: a `Plan`, its `Trace`, a runtime. Out: a `LatencyTable`, durable and resumable.
+Each distinct work is timed once, in the runtime, at the network's true resolution, interleaved with empty graphs whose cost
+is taken off. What no candidate covers (pooling, attention, the classifier) is the fixed cost: the whole network minus its
+single layers. If that is negative, rows are scaled so that they sum to the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from torch import nn
+
+from layermerge.artifacts import fingerprint
+from layermerge.planning.plan import Candidate, Plan
+from layermerge.runtimes.base import Run, Runtime, RuntimeSettings
+from layermerge.runtimes.registry import make_runtime
+from layermerge.surgery.merge import merge
+from layermerge.surgery.rewrite import rewrite
+from layermerge.tables.clock import ClockSettings, time_side_by_side
+from layermerge.tables.runner import fill_table
+from layermerge.tables.table import Row, Scalar, Table, TableError
+from layermerge.tables.works import Sandwich, Work, empty, needs_other, sandwich_inputs, works_of
+from layermerge.tracing.capture import Inputs
+from layermerge.tracing.structure import MapShape
+from layermerge.tracing.trace import Trace
+
+WHOLE = "whole network"
+_WHOLE_CLOCK = ClockSettings(least_rounds=20, seconds=4.0, spread=0.005)
+
+
+@dataclass(frozen=True)
+class LatencyTable:
+    """Milliseconds by candidate, the whole network's, and the cost that no candidate covers."""
+
+    plan: Plan
+    works: Mapping[str, Work | None]
+    table: Table
+
+    @cached_property
+    def original_ms(self) -> float:
+        """The untouched network, norms folded, measured whole."""
+        return _value(self.table[WHOLE])
+
+    @cached_property
+    def _singles_ms(self) -> float:
+        return sum(
+            self._measured(candidate)
+            for candidate in self.plan.candidates
+            if candidate.untouched and not candidate.fixed
+        )
+
+    @property
+    def scale(self) -> float:
+        """What rows are multiplied by: below 1 where the single layers sum to more than the whole network."""
+        return min(1.0, self.original_ms / self._singles_ms) if self._singles_ms else 1.0
+
+    @property
+    def fixed_ms(self) -> float:
+        return max(0.0, self.original_ms - self._singles_ms)
+
+    def of(self, candidate: Candidate) -> float | None:
+        """The candidate's latency; None where it could not be measured, which takes it off the menu."""
+        work = self.works[candidate.key]
+        if candidate.fixed or work is None:
+            return 0.0
+        return self._measured(candidate) * self.scale if self.table[work.key].status == "ok" else None
+
+    def _measured(self, candidate: Candidate) -> float:
+        work = self.works[candidate.key]
+        return 0.0 if work is None else _value(self.table[work.key])
+
+    @property
+    def distinct_works(self) -> int:
+        return len({work.key for work in self.works.values() if work is not None})
+
+    def __str__(self) -> str:
+        entries = sum(work is not None for work in self.works.values())
+        return (
+            f"{entries} entries, {self.distinct_works} distinct works measured; whole network {self.original_ms:.2f} ms, "
+            f"fixed cost {self.fixed_ms:.2f} ms, rows scaled by {self.scale:.3f}"
+        )
+
+
+def measure_latency(
+    plan: Plan,
+    *,
+    trace: Trace,
+    runtime: str = "torch",
+    batch_size: int = 1,
+    threads: int = 1,
+    path: str | Path = "latency.jsonl",
+    clock: ClockSettings | None = None,
+) -> LatencyTable:
+    """Measures a plan's latency table, or goes on with it where an earlier run stopped.
+
+    Costs about a second for each distinct work, plus one export of the whole network.
+    """
+    chosen = make_runtime(runtime, RuntimeSettings(threads=threads))
+    works = works_of(trace, plan)
+    distinct = {work.key: work for work in works.values() if work is not None}
+    stopwatch = WorkClock(chosen, batch_size, clock or ClockSettings())
+
+    def measure(key: str) -> Row:
+        if key != WHOLE:
+            return stopwatch.measure(distinct[key])
+        inputs = trace.inputs.resized(batch_size)
+        sample = time_side_by_side({key: chosen.prepare(merge(rewrite(trace, [])), inputs)}, _WHOLE_CLOCK)[key]
+        return Row(key=key, value=sample.value_ms, spread=sample.spread * sample.value_ms, samples=sample.rounds)
+
+    provenance: dict[str, Scalar] = {"kind": "latency", "network": fingerprint(trace.structure), "batch": batch_size}
+    provenance |= chosen.describe()
+    table = fill_table(path, provenance, [WHOLE, *distinct], measure, title=f"latency on {runtime}")
+    return LatencyTable(plan, works, table)
+
+
+class WorkClock:
+    """Times works on one runtime; the empty graphs, one a shape, are built once."""
+
+    def __init__(self, runtime: Runtime, batch: int, settings: ClockSettings) -> None:
+        self.runtime = runtime
+        self.batch = batch
+        self.settings = settings
+        self._empties: dict[MapShape, Run] = {}
+
+    def measure(self, work: Work) -> Row:
+        """The work's own time: its sandwich, less half an empty graph at each of its ends."""
+        ends = [work.input_shape, work.output_shape, *([work.output_shape] if needs_other(work) else [])]
+        runs: dict[str, Run] = {"work": self._prepare(Sandwich(work), Inputs(sandwich_inputs(work, self.batch), {}))}
+        runs |= {str(shape): self._empty(shape) for shape in ends}
+        samples = time_side_by_side(runs, self.settings)
+        own = samples["work"].value_ms - sum(samples[str(shape)].value_ms for shape in ends) / 2
+        spread = sum(sample.spread * sample.value_ms for sample in samples.values())
+        return Row(key=work.key, value=max(own, 0.0), spread=spread, samples=samples["work"].rounds)
+
+    def _empty(self, shape: MapShape) -> Run:
+        if shape not in self._empties:
+            work = Work.between(shape)
+            self._empties[shape] = self._prepare(empty(shape[0]), Inputs(sandwich_inputs(work, self.batch), {}))
+        return self._empties[shape]
+
+    def _prepare(self, module: nn.Module, inputs: Inputs) -> Run:
+        return self.runtime.prepare(module, inputs, small=True)
+
+
+def _value(row: Row) -> float:
+    if row.value is None:
+        raise TableError(f"'{row.key}' has no latency ({row.reason}); remove its line to measure it again")
+    return row.value

@@ -1,0 +1,163 @@
+"""Works: what a candidate makes the runtime do, apart from whose weights it does it with.
+
+Candidates that need the same conv, on a map of the same size, followed by the same operators, share one work and so one
+measurement. A work is plain data, so that a device can time it without the model's code or weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from layermerge.conv import ConvSpec
+from layermerge.planning.geometry import Reading, read_range
+from layermerge.planning.plan import Candidate, Plan
+from layermerge.tracing.roles import Role
+from layermerge.tracing.structure import BlockStep, ConvStep, MapShape, OpStep, Path, Structure
+from layermerge.tracing.trace import Trace
+
+ADD = "add"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A conv with bias on a map of this shape, and the operators behind it: activations, GroupNorms, a residual add."""
+
+    spec: ConvSpec
+    input_shape: MapShape
+    follow: tuple[str, ...] = ()
+
+    @staticmethod
+    def between(shape: MapShape) -> Work:
+        """No work at all, on a map of this shape."""
+        return Work(ConvSpec.identity(shape[0]), shape)
+
+    @property
+    def output_shape(self) -> MapShape:
+        _, height, width = self.input_shape
+        return (self.spec.out_channels, *self.spec.output_size(height, width))
+
+    @property
+    def key(self) -> str:
+        """Names the work in any table: all that its time depends on."""
+        spec, (channels, height, width) = self.spec, self.input_shape
+        numbers = "".join(
+            f"{name}{'.'.join(map(str, value))}"
+            for name, value in (("k", spec.kernel), ("s", spec.stride), ("p", spec.padding), ("d", spec.dilation))
+        )
+        return f"{channels}>{spec.out_channels} g{spec.groups} {numbers} on {height}x{width} {'+'.join(self.follow)}".rstrip()
+
+
+def works_of(trace: Trace, plan: Plan) -> dict[str, Work | None]:
+    """The work of every candidate, by candidate key; None where nothing is kept, which costs nothing."""
+    return {candidate.key: _work(trace, candidate) for candidate in plan.candidates}
+
+
+def _work(trace: Trace, candidate: Candidate) -> Work | None:
+    if candidate.spec is None:
+        return None
+    structure = trace.structure
+    number = {name: index for index, name in enumerate(candidate.layers, candidate.start)}
+    reading, _ = read_range(structure, candidate.start, candidate.end, {number[name] for name in candidate.kept})
+    moved = [step for step in reading.steps if isinstance(step, OpStep) and step.role is Role.STAT_NORM]
+    follow = [*moved[-1:], *_behind(structure, reading)]
+    tokens = tuple(token for step in follow if (token := _token(trace, step)))
+    return Work(candidate.spec, structure.layers[candidate.start].input_shape, tokens)
+
+
+def _behind(structure: Structure, reading: Reading) -> list[OpStep | str]:
+    """The operators from a range's end to the next item; at the end of a block's body its add, and what follows that."""
+    found: list[OpStep | str] = [step for step in reading.behind if isinstance(step, OpStep)]
+    piece: Path = (*reading.steps, *reading.behind)
+    for index, block in enumerate(structure.blocks):
+        if block.body[-len(piece) :] == piece:
+            return [*found, ADD, *_behind(structure, _around(structure, index))]
+    return found
+
+
+def _around(structure: Structure, block: int) -> Reading:
+    """A whole block as a piece of the path that it stands on."""
+    for path in structure.paths:
+        if BlockStep(block) in path:
+            place = path.index(BlockStep(block))
+            behind = place + 1
+            while behind < len(path) and not isinstance(path[behind], (ConvStep, BlockStep)):
+                behind += 1
+            return Reading(path[place : place + 1], path[place + 1 : behind])
+    raise AssertionError("a block stands on a path")
+
+
+def _token(trace: Trace, step: OpStep | str) -> str | None:
+    """What is worth timing: activations and norms that do not fold. Settings of an activation do not change its time."""
+    if isinstance(step, str):
+        return step
+    module = trace.module.get_submodule(step.module) if step.module else None
+    if step.role is Role.ACTIVATION:
+        return type(module).__name__ if module is not None else nn.ReLU6.__name__
+    if step.role is Role.STAT_NORM:
+        return f"GroupNorm{getattr(module, 'num_groups', 1)}"
+    return None
+
+
+class Sandwich(nn.Module):
+    """A work between two neighbours, which take the data in and out of the runtime's own layout, as its network would."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        spec = work.spec
+        self.before, self.after = neighbour(spec.in_channels), neighbour(spec.out_channels)
+        self.conv = nn.Conv2d(
+            spec.in_channels, spec.out_channels, spec.kernel, spec.stride, 0, spec.dilation, spec.groups
+        )
+        top, bottom, left, right = spec.padding
+        self.sides = [left, right, top, bottom]
+        if top == bottom and left == right:
+            self.conv.padding, self.sides = (top, left), []
+        self.follow = work.follow
+        self.operators = nn.ModuleList(_operator(token, spec.out_channels) for token in work.follow if token != ADD)
+        self.other = neighbour(spec.out_channels) if needs_other(work) else None
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        x = self.before(x)
+        out = self.conv(F.pad(x, self.sides) if self.sides else x)
+        operators = iter(self.operators)
+        for token in self.follow:
+            if token == ADD:
+                out = out + (x if self.other is None else self.other(y))
+            else:
+                out = next(operators)(out)
+        result: Tensor = self.after(out)
+        return result
+
+
+def neighbour(channels: int) -> nn.Conv2d:
+    """The cheapest conv there is: 1x1 depthwise."""
+    return nn.Conv2d(channels, channels, 1, groups=channels)
+
+
+def empty(channels: int) -> nn.Module:
+    """Two neighbours with nothing between them: what a sandwich costs beside its filling, for one shape."""
+    return nn.Sequential(neighbour(channels), neighbour(channels))
+
+
+def needs_other(work: Work) -> bool:
+    """Whether its residual add needs a second input: the one it has is of another shape."""
+    return ADD in work.follow and work.input_shape != work.output_shape
+
+
+def _operator(token: str, channels: int) -> nn.Module:
+    if token.startswith("GroupNorm"):
+        return nn.GroupNorm(int(token.removeprefix("GroupNorm")), channels)
+    kind: Any = getattr(nn, token)
+    module: nn.Module = kind()
+    return module
+
+
+def sandwich_inputs(work: Work, batch: int) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [work.input_shape, *([work.output_shape] if needs_other(work) else [])]
+    return tuple(torch.randn(batch, *shape, generator=generator) for shape in shapes)
