@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from layermerge.planning.rules import Rules as Rules
     from layermerge.saving import load as load
     from layermerge.saving import save as save
+    from layermerge.solving.frontier import Frontier as Frontier
+    from layermerge.solving.frontier import Solution as Solution
+    from layermerge.solving.meet_budget import meet_budget as meet_budget
+    from layermerge.solving.solve import solve as solve
     from layermerge.surgery.merge import merge as merge
     from layermerge.surgery.rewrite import rewrite as rewrite
+    from layermerge.tables.latency import measure_latency as measure_latency
     from layermerge.tracing.trace import Trace as Trace
     from layermerge.tracing.trace import trace as trace
 
@@ -28,6 +33,11 @@ _HOMES = {
     "LayerMergeError": "layermerge.errors",
     "Plan": "layermerge.planning.plan",
     "Rules": "layermerge.planning.rules",
+    "Frontier": "layermerge.solving.frontier",
+    "Solution": "layermerge.solving.frontier",
+    "measure_latency": "layermerge.tables.latency",
+    "meet_budget": "layermerge.solving.meet_budget",
+    "solve": "layermerge.solving.solve",
     "export": "layermerge.exporting",
     "load": "layermerge.saving",
     "merge": "layermerge.surgery.merge",

@@ -126,10 +126,7 @@ class Sandwich(nn.Module):
         out = self.conv(F.pad(x, self.sides) if self.sides else x)
         operators = iter(self.operators)
         for token in self.follow:
-            if token == ADD:
-                out = out + (x if self.other is None else self.other(y))
-            else:
-                out = next(operators)(out)
+            out = out + (x if self.other is None else self.other(y)) if token == ADD else next(operators)(out)
         result: Tensor = self.after(out)
         return result
 

@@ -1,0 +1,105 @@
+"""Meet the budget: on the artifact, not on paper.
+
+Latency does not depend on weights, so the merged network of a solution is built and measured whole, beside the original,
+before anything is fine-tuned. Where the measured latency misses the budget, the prediction is corrected by what was seen and
+the frontier is asked again, until the budget is kept; where it leaves room, once more for the room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from layermerge.planning.plan import Plan
+from layermerge.runtimes.base import Run, RuntimeSettings
+from layermerge.runtimes.registry import make_runtime
+from layermerge.solving.budget_text import InfeasibleBudget, budget_ms
+from layermerge.solving.frontier import Frontier, Solution
+from layermerge.solving.solve import Scores, solve
+from layermerge.surgery.merge import merge
+from layermerge.surgery.rewrite import rewrite
+from layermerge.tables.clock import ClockSettings, time_side_by_side
+from layermerge.tables.latency import LatencyTable
+from layermerge.tracing.trace import Trace
+
+WHOLE_CLOCK = ClockSettings(least_rounds=20, seconds=4.0, spread=0.005)
+_ROUNDS = 8
+_ROOM = 0.03
+# Asked for a little less than what should just fit: measurements scatter.
+_CAUTION = 0.997
+
+
+@dataclass(frozen=True)
+class Round:
+    """One turn of the loop: what was predicted, and what the merged network then took."""
+
+    predicted_ms: float
+    measured_ms: float
+
+
+@dataclass(frozen=True)
+class MetBudget(Solution):
+    """A solution whose merged network was measured and keeps the budget; every round on the way to it."""
+
+    budget_ms: float = 0.0
+    rounds: tuple[Round, ...] = ()
+
+
+def meet_budget(
+    trace: Trace,
+    plan: Plan,
+    latency: LatencyTable,
+    scores: Scores,
+    *,
+    budget: str,
+    runtime: str = "torch",
+    clock: ClockSettings = WHOLE_CLOCK,
+) -> MetBudget:
+    """The most important solution whose merged network, measured whole on the runtime, keeps the budget.
+
+    Costs an export and a few seconds of timing for each round, of which there is usually one or two.
+    """
+    settings = latency.table.provenance
+    chosen = make_runtime(runtime, RuntimeSettings(threads=int(settings["threads"] or 1)))
+    inputs = trace.inputs.resized(int(settings["batch"] or 1))
+    original = chosen.prepare(merge(rewrite(trace, [])), inputs)
+
+    def measure(solution: Solution) -> float:
+        merged = chosen.prepare(merge(rewrite(trace, solution.candidates)), inputs)
+        return _beside(original, merged, latency.original_ms, clock)
+
+    return close_the_loop(solve(plan, latency, scores), budget, measure)
+
+
+def _beside(original: Run, merged: Run, original_ms: float, clock: ClockSettings) -> float:
+    """The merged network's time on the table's scale: measured beside the original, so that drift cancels."""
+    samples = time_side_by_side({"original": original, "merged": merged}, clock)
+    return samples["merged"].value_ms / samples["original"].value_ms * original_ms
+
+
+def close_the_loop(frontier: Frontier, budget: str, measure: Callable[[Solution], float]) -> MetBudget:
+    """Asks the frontier, measures, corrects, until the budget is kept; knows nothing of runtimes."""
+    target = asked = budget_ms(budget, frontier.original_ms)
+    rounds: list[Round] = []
+    seen: set[tuple[str, ...]] = set()
+    best: Solution | None = None
+    for _ in range(_ROUNDS):
+        try:
+            solution = frontier.at(f"{asked:.9f}ms")
+        except InfeasibleBudget:
+            break
+        keys = tuple(candidate.key for candidate in solution.candidates)
+        if keys in seen:
+            break
+        seen.add(keys)
+        measured = measure(solution)
+        rounds.append(Round(solution.latency_ms, measured))
+        if measured <= target and (best is None or solution.importance > best.importance):
+            best = replace(solution, measured_ms=measured)
+        if best is not None and (best.measured_ms or 0.0) >= target * (1 - _ROOM):
+            break
+        asked = solution.latency_ms * target / measured * _CAUTION
+    if best is None:
+        smallest = min((turn.measured_ms for turn in rounds), default=frontier.smallest_ms)
+        raise InfeasibleBudget(max(smallest, target), target, frontier.original_ms)
+    return MetBudget(best.candidates, best.latency_ms, best.importance, best.measured_ms, target, tuple(rounds))

@@ -1,0 +1,66 @@
+"""Solve: tables in, frontier out.
+
+In: a `Plan`, its latency table, and how much each candidate changes the score (D). Out: the whole `Frontier`.
+A candidate scores exp(D) where a conv is kept. One that keeps none is no layer and earns no layer's credit: exp(D) - 1, or
+exp(D) where the method never merges. Candidates whose row failed or was ruled out are not on the menu.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from layermerge.planning.plan import Candidate, Plan
+from layermerge.solving.frontier import Frontier, build_frontier
+from layermerge.solving.labels import Option
+from layermerge.tables.latency import LatencyTable
+from layermerge.tables.table import Table, TableError
+
+Objective = Literal["exp", "delta"]
+Scores = Table | Mapping[str, float]
+"""The change D in the score by candidate key; a candidate that leaves its layer untouched changes nothing and may be absent."""
+
+
+def solve(
+    plan: Plan, latency: LatencyTable, scores: Scores, *, objective: Objective = "exp", tick_ms: float | None = None
+) -> Frontier:
+    """The best choice of candidates for every budget at once; exact, unless `tick_ms` rounds latencies up.
+
+    Costs milliseconds on tables of the paper's size. `objective="delta"` sums D itself, for comparison.
+    """
+    if objective not in ("exp", "delta"):
+        raise TableError(f"unknown objective '{objective}'; choose exp or delta")
+    options = []
+    for candidate in plan.candidates:
+        milliseconds, change = latency.of(candidate), _change(candidate, scores)
+        if milliseconds is not None and change is not None:
+            score = change if objective == "delta" else _score(candidate, change, plan.method)
+            options.append(Option(candidate.start, candidate.end, milliseconds, score, candidate.key))
+    return build_frontier(
+        options,
+        {candidate.key: candidate for candidate in plan.candidates},
+        len(plan.layers),
+        original_ms=latency.original_ms,
+        fixed_ms=latency.fixed_ms,
+        tick_ms=tick_ms,
+    )
+
+
+def _score(candidate: Candidate, change: float, method: str) -> float:
+    no_layer = not candidate.kept and method != "layeronly"
+    return math.exp(change) - (1.0 if no_layer else 0.0)
+
+
+def _change(candidate: Candidate, scores: Scores) -> float | None:
+    """D of a candidate; None where its row takes it off the menu."""
+    if isinstance(scores, Table):
+        if candidate.untouched and candidate.key not in scores:
+            return 0.0
+        row = scores[candidate.key]
+        return row.value if row.status == "ok" else None
+    if candidate.key in scores:
+        return scores[candidate.key]
+    if candidate.untouched:
+        return 0.0
+    raise TableError(f"the scores have no entry for '{candidate.key}'; measure it first")
