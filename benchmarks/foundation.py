@@ -100,7 +100,9 @@ def main() -> None:
         floor, facts = in_own_process(stage, TINY), in_own_process(stage, name)
         added = facts["added_bytes"] - floor["added_bytes"]
         convs = "convs {} -> {}".format(*facts["convs"]) if "convs" in facts else ""
-        print(f"{stage:16} {facts['seconds']:8.1f} {added / 2**20:10.0f} MiB {added / facts['model_bytes']:14.1f}x  {convs}")
+        print(
+            f"{stage:16} {facts['seconds']:8.1f} {added / 2**20:10.0f} MiB {added / facts['model_bytes']:14.1f}x  {convs}"
+        )
 
 
 if __name__ == "__main__":

@@ -54,9 +54,13 @@ def main() -> None:
         x = loaded.example_inputs[:1]
         difference = (net(x) - fast(x)).abs().max() / net(x).abs().max()
         took = best_ms({"original": model, "merged": fast}, x)
-    print(f"{options.model}: {convs(model)} convs, {len(trace.blocks)} residual blocks, {len(menu.candidates)} candidates")
+    print(
+        f"{options.model}: {convs(model)} convs, {len(trace.blocks)} residual blocks, {len(menu.candidates)} candidates"
+    )
     print(f"merged: {convs(fast)} convs, relative difference to the unmerged network {difference:.1e}")
-    print(f"one image, one thread: {took['original']:.1f} ms -> {took['merged']:.1f} ms, before any table or fine-tuning")
+    print(
+        f"one image, one thread: {took['original']:.1f} ms -> {took['merged']:.1f} ms, before any table or fine-tuning"
+    )
     if options.out:
         print(f"written: {lm.export(fast, options.out, loaded.example_inputs)}")
 

@@ -48,14 +48,19 @@ _LARGER = {"torchvision:inception_v3": 96}
 DDPM_PARAMETERS = 35_746_307
 
 
-def build(name: str, size: int = 64) -> tuple[nn.Module, Callable[[int], Any]]:
-    """The network with seeded random weights, and how to make inputs for it at a batch size."""
+def build(name: str, size: int | tuple[int, int] = 64) -> tuple[nn.Module, Callable[[int], Any]]:
+    """The network with seeded random weights, and how to make inputs for it at a batch size.
+
+    `size` is the height and width of images where the network takes any, one number or two.
+    """
     torch.manual_seed(5)
     if name == "diffusers:ddpm":
         return ddpm(), _noisy(3, 32)
     if name == "diffusers:conditional":
         return conditional_unet(), _noisy(4, 16, text=(5, 32))
-    shape = (3, _LARGER.get(name, size), _LARGER.get(name, size))
+    if isinstance(size, int):
+        size = (_LARGER.get(name, size), _LARGER.get(name, size))
+    shape = (3, *size)
     model = load_model(name, input_shape=shape).module
 
     def make(batch: int) -> torch.Tensor:
@@ -76,7 +81,7 @@ def _noisy(channels: int, size: int, text: tuple[int, int] | None = None) -> Cal
     return make
 
 
-def _diffusers() -> Any:
+def import_diffusers() -> Any:
     import_torchvision()
     import diffusers
 
@@ -85,7 +90,7 @@ def _diffusers() -> Any:
 
 def ddpm() -> nn.Module:
     """The CIFAR-10 configuration of the denoising network that the paper compresses."""
-    model: nn.Module = _diffusers().UNet2DModel(
+    model: nn.Module = import_diffusers().UNet2DModel(
         sample_size=32,
         in_channels=3,
         out_channels=3,
@@ -115,5 +120,21 @@ CONDITIONAL_CONFIG: dict[str, Any] = {
 
 
 def conditional_unet() -> nn.Module:
-    model: nn.Module = _diffusers().UNet2DConditionModel(**CONDITIONAL_CONFIG)
+    model: nn.Module = import_diffusers().UNet2DConditionModel(**CONDITIONAL_CONFIG)
+    return model
+
+
+def small_unet() -> nn.Module:
+    """Residual blocks with time embedding, attention, one step down and up again."""
+    torch.manual_seed(7)
+    model: nn.Module = import_diffusers().UNet2DModel(
+        sample_size=16,
+        in_channels=3,
+        out_channels=3,
+        layers_per_block=1,
+        block_out_channels=(16, 32),
+        norm_num_groups=8,
+        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+    )
     return model

@@ -141,10 +141,13 @@ def test_no_architecture_is_known_by_name(path: Path) -> None:
             assert (relative(path), found) in ALLOWED, f"{relative(path)}:{token.start[0]} knows {found}"
 
 
-@pytest.mark.parametrize("name", ["conv", "tracing.trace", "planning.plan"])
+@pytest.mark.parametrize(
+    "name", ["conv", "tracing.trace", "planning.plan", "surgery.fold", "surgery.rewrite", "surgery.merge"]
+)
 def test_docstring_examples_run(name: str) -> None:
     module = import_module(f"layermerge.{name}")
-    given = {"torch": torch, "nn": nn, "trace": layermerge.trace, "plan": layermerge.plan}
+    names = ("trace", "plan", "rewrite", "merge")
+    given = {"torch": torch, "nn": nn} | {name: getattr(layermerge, name) for name in names}
     failed, attempted = doctest.testmod(module, extraglobs=given)
     assert attempted > 0
     assert failed == 0

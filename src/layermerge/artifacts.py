@@ -19,9 +19,10 @@ from torch import Tensor
 
 from layermerge.conv import ConvSpec
 from layermerge.errors import ArtifactError
-from layermerge.planning.plan import Candidate
+from layermerge.planning.plan import Candidate, Plan
+from layermerge.planning.rules import Rules
 from layermerge.tracing.capture import Inputs
-from layermerge.tracing.structure import OpStep, Structure
+from layermerge.tracing.structure import Layer, OpStep, Structure
 from layermerge.tracing.structure import Path as ChainPath
 
 SCHEMA: Literal[1] = 1
@@ -56,11 +57,13 @@ class SpecRecord(Record):
 
 
 class LayerRecord(Record):
-    """A layer of the plan."""
+    """A layer of the plan; shapes are channels, height, width."""
 
     name: str
     spec: SpecRecord
-    irreducible: bool
+    input_shape: tuple[int, int, int]
+    output_shape: tuple[int, int, int]
+    l1: float
 
 
 class CandidateRecord(Record):
@@ -74,6 +77,14 @@ class CandidateRecord(Record):
     fixed: bool = False
 
 
+class WorkRecord(Record):
+    """What a candidate makes a runtime do: a conv on a map of this shape, and the operators behind it."""
+
+    spec: SpecRecord
+    input_shape: tuple[int, int, int]
+    follow: tuple[str, ...]
+
+
 class PlanRecord(Record):
     """plan.json: what the network was, and what was on the menu; enough to trace it again."""
 
@@ -83,6 +94,9 @@ class PlanRecord(Record):
     kwargs: dict[str, InputRecord]
     layers: tuple[LayerRecord, ...]
     candidates: tuple[CandidateRecord, ...]
+    method: str = "layermerge"
+    works: dict[str, WorkRecord | None] = {}
+    """By candidate key: all that a device needs to measure the latency table."""
 
 
 class SolutionRecord(Record):
@@ -118,6 +132,10 @@ def spec_record(spec: ConvSpec) -> SpecRecord:
     return SpecRecord(**_spec_data(spec))
 
 
+def spec_of(record: SpecRecord) -> ConvSpec:
+    return ConvSpec(**dict(record))
+
+
 def candidate_record(candidate: Candidate) -> CandidateRecord:
     spec = None if candidate.spec is None else spec_record(candidate.spec)
     return CandidateRecord(
@@ -131,7 +149,7 @@ def candidate_record(candidate: Candidate) -> CandidateRecord:
 
 
 def candidate_of(record: CandidateRecord) -> Candidate:
-    spec = None if record.spec is None else ConvSpec(**dict(record.spec))
+    spec = None if record.spec is None else spec_of(record.spec)
     return Candidate(record.start, record.end, record.layers, record.kept, spec, record.fixed)
 
 
@@ -141,11 +159,27 @@ def plan_record(structure: Structure, inputs: Inputs, candidates: tuple[Candidat
         args=tuple(_input_record(value) for value in inputs.args),
         kwargs={name: _input_record(value) for name, value in inputs.kwargs.items()},
         layers=tuple(
-            LayerRecord(name=layer.name, spec=spec_record(layer.spec), irreducible=layer.irreducible)
+            LayerRecord(
+                name=layer.name,
+                spec=spec_record(layer.spec),
+                input_shape=layer.input_shape,
+                output_shape=layer.output_shape,
+                l1=layer.l1,
+            )
             for layer in structure.layers
         ),
         candidates=tuple(candidate_record(candidate) for candidate in candidates),
     )
+
+
+def plan_of(record: PlanRecord) -> Plan:
+    """The menu of a saved plan, without the network it is of: enough for tables and the solver."""
+    layers = tuple(
+        Layer(layer.name, spec_of(layer.spec), layer.input_shape, layer.output_shape, layer.l1, node=layer.name)
+        for layer in record.layers
+    )
+    candidates = tuple(candidate_of(candidate) for candidate in record.candidates)
+    return Plan(layers, candidates, (), Rules(), record.method)
 
 
 def _input_record(value: Any) -> InputRecord:
@@ -205,6 +239,13 @@ def record_text(record: Record) -> str:
     return record.model_dump_json(indent=1) + "\n"
 
 
+def _umask() -> int:
+    """The process's umask, which can only be read by setting it; temporary files ignore it otherwise."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 def write_files(contents: dict[Path, Callable[[Path], None]]) -> None:
     """Writes files beside their places first and moves them there when all are complete."""
     ready: list[tuple[Path, Path]] = []
@@ -212,6 +253,7 @@ def write_files(contents: dict[Path, Callable[[Path], None]]) -> None:
         for path, write in contents.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+            os.fchmod(descriptor, 0o666 & ~_umask())
             os.close(descriptor)
             ready.append((Path(name), path))
             write(Path(name))

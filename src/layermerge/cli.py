@@ -87,6 +87,8 @@ def plan(
     ] = None,
     max_kernel: Annotated[int | None, typer.Option(help="Largest side of a merged kernel; 0 for no bound.")] = None,
     weights: WeightsOption = None,
+    run_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Write plan.json and original.onnx here.")] = None,
+    with_weights: Annotated[bool, typer.Option("--with-weights", help="Keep the weights in original.onnx.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show every layer, what it can merge with, and why not further.
@@ -109,12 +111,87 @@ def plan(
     loaded = load_model(model, weights, shape)
     traced = trace(loaded.module, loaded.example_inputs)
     menu = make_plan(traced, chosen, method.value)
+    if run_dir is not None:
+        from layermerge.run_dir import write_plan
+
+        write_plan(run_dir, traced, menu, with_weights=with_weights)
     if as_json:
         _print_json(plan_document(menu))
     else:
         whose = "the paper's" if rules is RuleSet.paper else "our"
         title = f"{model}: {whose} rules, method {method.value}"
         _console().print(plan_table(menu, traced.blocks, title))
+
+
+PlannedArgument = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run directory with plan.json.")]
+
+
+@app.command()
+def latency(
+    run_dir: PlannedArgument,
+    runtime: Annotated[str, typer.Option(help="onnxruntime, openvino or tensorrt.")] = "onnxruntime",
+    batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Batch size.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of the runtime.")] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the latency table on this machine, from plan.json and original.onnx alone; goes on where it stopped.
+
+    Example: layermerge latency runs/a --runtime onnxruntime --threads 1
+    """
+    from layermerge.run_dir import LATENCY, measure_run
+    from layermerge.runtimes.base import RuntimeSettings
+    from layermerge.runtimes.registry import make_runtime
+
+    table = measure_run(run_dir, make_runtime(runtime, RuntimeSettings(threads=threads)), batch)
+    if not as_json:
+        print(f"{table}; written to {run_dir / LATENCY}")
+        return
+    _print_json(
+        {
+            "entries": sum(work is not None for work in table.works.values()),
+            "measured": table.distinct_works,
+            "original_ms": table.original_ms,
+            "fixed_ms": table.fixed_ms,
+            "scale": table.scale,
+        }
+    )
+
+
+@app.command()
+def solve(
+    run_dir: PlannedArgument,
+    budget: Annotated[str | None, typer.Option(help="60%, 1.8x or 12ms; without it, the frontier is listed.")] = None,
+    objective: Annotated[str, typer.Option(help="exp, as the paper, or delta.")] = "exp",
+    tick: Annotated[
+        float | None, typer.Option(metavar="MS", help="Round latencies up to this, for huge networks.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the best choice of candidates for every budget at once, from the run's latency and importance tables.
+
+    Example: layermerge solve runs/a --budget 60%
+    """
+    from layermerge.artifacts import write_files
+    from layermerge.run_dir import FRONTIER, IMPORTANCE, read_latency
+    from layermerge.solving.solve import solve as solve_tables
+    from layermerge.tables.table import Table
+
+    table = read_latency(run_dir)
+    frontier = solve_tables(table.plan, table, Table.read(run_dir / IMPORTANCE), objective=objective, tick_ms=tick)  # type: ignore[arg-type]
+    document = frontier.to_document()
+    if budget is None:
+        write_files({run_dir / FRONTIER: lambda path: path.write_text(json.dumps(document), encoding="utf-8")})  # type: ignore[dict-item]
+        _print_json(document) if as_json else print(frontier)
+        return
+    solution = frontier.at(budget)
+    facts = {"latency_ms": solution.latency_ms, "importance": solution.importance}
+    chosen = [candidate.key for candidate in solution.candidates]
+    if as_json:
+        _print_json({**facts, "candidates": chosen})
+    else:
+        _report(
+            False, {**facts, "candidates": len(chosen), "convs kept": sum(len(c.kept) for c in solution.candidates)}
+        )
 
 
 RunArgument = Annotated[

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from layermerge.artifacts import write_files
 from layermerge.errors import ArtifactError
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.capture import Inputs, first_line
 from layermerge.tracing.verify import relative_difference
 
 TOLERANCE = 1e-4
@@ -39,6 +39,12 @@ def export(module: nn.Module, path: str | Path, example_inputs: Any) -> Path:
         raise ArtifactError(f"cannot export to '{target.name}'; give a name that ends in {', '.join(writers)}")
     inputs = Inputs.of(example_inputs)
     served = for_serving(module)
+    try:
+        _run(served, inputs)
+    except Exception as error:
+        raise ArtifactError(
+            f"the network does not run on these example inputs: {first_line(error)}; nothing written"
+        ) from error
     write_files({target: lambda file: writers[target.suffix](served, file, inputs)})
     return target
 

@@ -54,7 +54,7 @@ def save(run_dir: str | Path, module: nn.Module) -> None:
         plan = read_record(known, PlanRecord)  # a fuller menu of the same network stays
     text = record_text(solution)
     state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in module.state_dict().items()}
-    metadata = {"format": "pt", "solution": _digest(text)}
+    metadata = {"solution": _digest(text)}
     write_files(
         {
             directory / PLAN: lambda path: _write_text(path, record_text(plan)),

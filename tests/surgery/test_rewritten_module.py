@@ -45,7 +45,7 @@ def loss_of(model: nn.Module, inputs: Any) -> Tensor:
 def gradients(model: nn.Module, inputs: Any, *, training: bool) -> dict[str, Tensor]:
     model = copy.deepcopy(model).train(training)
     torch.manual_seed(21)
-    loss_of(model, inputs).backward()
+    loss_of(model, inputs).backward()  # type: ignore[no-untyped-call]
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
@@ -138,7 +138,7 @@ def test_training_reaches_every_parameter_that_survives(name: str) -> None:
         net = rewritten(name, seed).train()
         if not list(net.parameters()):
             continue
-        loss_of(net, zoo.ZOO[name].inputs(3)).backward()
+        loss_of(net, zoo.ZOO[name].inputs(3)).backward()  # type: ignore[no-untyped-call]
         for path, parameter in net.named_parameters():
             assert parameter.grad is not None, (seed, path)
             assert parameter.grad.isfinite().all()
@@ -155,7 +155,7 @@ def test_ten_steps_of_training_then_merge(name: str) -> None:
         optimizer = torch.optim.SGD(net.parameters(), lr=1e-4, momentum=0.9)
         for _ in range(10):
             optimizer.zero_grad()
-            loss_of(net, inputs).backward()
+            loss_of(net, inputs).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         assert all(not torch.equal(before[key], parameter) for key, parameter in net.named_parameters())
         wide = copy.deepcopy(net).double().eval()
@@ -189,7 +189,7 @@ def test_distributed_data_parallel_gives_the_same_gradients(name: str) -> None:
     plain = copy.deepcopy(net)
     for model in (DistributedDataParallel(net), plain):
         torch.manual_seed(8)
-        loss_of(model, inputs).backward()
+        loss_of(model, inputs).backward()  # type: ignore[no-untyped-call]
     for (path, expected), actual in zip(plain.named_parameters(), net.parameters(), strict=True):
         assert expected.grad is not None
         assert actual.grad is not None
@@ -202,7 +202,8 @@ def _train_on_half(rank: int, port: int, results: Any) -> None:
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     net = rewritten("basic", 1).eval()
     halves = zoo.ZOO["basic"].inputs(4).chunk(2)
-    (DistributedDataParallel(net)(halves[rank]) ** 2).mean().backward()
+    parallel = DistributedDataParallel(net)  # must outlive the backward pass: it holds what averages the gradients
+    (parallel(halves[rank]) ** 2).mean().backward()
     if rank == 0:
         results.put({path: parameter.grad.numpy() for path, parameter in net.named_parameters()})  # type: ignore[union-attr]
     dist.barrier()
@@ -313,3 +314,17 @@ def test_layers_that_do_not_merge(name: str) -> None:
     layers = tuple(layer.name for layer in traced.layers)[:2]
     spec = lm.ConvSpec(3, 4, (5, 5), padding=(2, 2, 2, 2))
     refused(name, lm.Candidate(0, 2, layers, layers, spec), match="is not legal here")
+
+
+def test_a_range_that_begins_with_reflected_padding() -> None:
+    layers = tuple(layer.name for layer in zoo.traced("reflect_padding").layers)[1:]
+    made = lm.Candidate(1, 3, layers, layers, lm.ConvSpec(4, 4, (5, 5), padding=(1, 1, 1, 1)))
+    refused("reflect_padding", made, match="is not legal here")
+
+
+def test_a_group_norm_that_would_not_fit_behind_the_range() -> None:
+    model = nn.Sequential(conv(4, 8), nn.GroupNorm(4, 8), nn.SiLU(), conv(8, 6))
+    traced = lm.trace(model, torch.randn(2, 4, 8, 8))
+    made = lm.Candidate(0, 2, ("0", "3"), ("0", "3"), lm.ConvSpec(4, 6, (5, 5), padding=(2, 2, 2, 2)))
+    with pytest.raises(SurgeryError, match=r"is not legal here: .*6 channels, not 8"):
+        lm.rewrite(traced, [made])

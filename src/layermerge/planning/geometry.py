@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 from layermerge.conv import ConvSpec, compose, parallel
 from layermerge.errors import PlanError
-from layermerge.planning.ranges import PathWalk, drops_an_activation, span, why_no_range, why_not_fused
+from layermerge.planning.ranges import (
+    PathWalk,
+    drops_an_activation,
+    span,
+    why_no_range,
+    why_not_fused,
+    why_not_together,
+)
 from layermerge.planning.rules import in_series, side_by_side
 from layermerge.tracing.roles import Role
 from layermerge.tracing.structure import Block, BlockStep, ConvStep, Path, Structure
@@ -90,6 +97,9 @@ def read_range(structure: Structure, start: int, end: int, kept: Kept) -> tuple[
         blocked = [why_not_fused(structure, item, first=item is walk.items[0]) for item in walk.items]
         lone_block = end - start == 1 and isinstance(walk.items[0], BlockStep)
         if any(blocked) or (lone_block and drops_an_activation(structure, reading.steps)):
+            continue
+        if reason := why_not_together(structure, reading.steps, start, end):
+            refusal = refusal or PlanError(reason)
             continue
         try:
             return reading, merged_spec(structure, reading.steps, kept, structure.layers[start].spec.in_channels)

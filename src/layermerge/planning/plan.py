@@ -13,10 +13,18 @@ from dataclasses import dataclass, field
 from layermerge.conv import ConvSpec
 from layermerge.errors import PlanError
 from layermerge.planning.knapsack import Choice, Knapsack, Options
-from layermerge.planning.ranges import PathWalk, Span, drops_an_activation, span, walks, why_no_range, why_not_fused
+from layermerge.planning.ranges import (
+    PathWalk,
+    Span,
+    drops_an_activation,
+    span,
+    walks,
+    why_no_range,
+    why_not_fused,
+    why_not_together,
+)
 from layermerge.planning.rules import Rules
-from layermerge.tracing.roles import Role
-from layermerge.tracing.structure import BlockStep, Layer, OpStep, Structure
+from layermerge.tracing.structure import BlockStep, Layer, Step, Structure
 from layermerge.tracing.trace import Trace
 
 
@@ -167,19 +175,19 @@ class _Menu:
         """All ranges that start with item `first` of a path."""
         start = span(self.structure, walk.items[first])[0]
         options = self.knapsack.start(self.layers[start].spec.in_channels)
-        norms: list[OpStep] = []
+        steps: list[Step] = []
         reason: str | None = None
         for position in range(first, len(walk.items)):
             item = walk.items[position]
             end = span(self.structure, item)[1]
             inner = walk.before[position] if position > first else ()
-            norms += [op for op in inner if op.role is Role.STAT_NORM]
+            steps += [*inner, item]
             # A reason that holds for this range holds for every longer one too.
             reason = reason or self._forbidden(walk, first, position, start, end)
             if reason is None:
                 options = self.knapsack.extend(options, inner, item)
                 reason = None if options else self.knapsack.refusal
-            misfit = None if reason else self._norms_do_not_fit(norms, end)
+            misfit = None if reason else why_not_together(self.structure, tuple(steps), start, end)
             lone_block = isinstance(item, BlockStep) and end - start == 1
             if lone_block and drops_an_activation(self.structure, (item,)):
                 continue  # one conv in a block of its own: left to the body's path, where it stays untouched
@@ -195,12 +203,9 @@ class _Menu:
         if end - start == 1:
             return None
         for index in range(start, end):
-            layer = self.layers[index]
-            if layer.unmergeable:
-                return f"'{layer.name}' does not merge: {layer.unmergeable}"
             if index in self.pinned:
                 how = "outside the table" if index in self.fixed else "pinned"
-                return f"'{layer.name}' is {how}"
+                return f"'{self.layers[index].name}' is {how}"
         return self._stopped_by_stride(walk, first, position) if self.rules.stop_after_stride else None
 
     def _stopped_by_stride(self, walk: PathWalk, first: int, position: int) -> str | None:
@@ -212,14 +217,6 @@ class _Menu:
             last = place + 1 if pointwise_next else place
             if self.layers[index].spec.strided and start <= last < len(way) - 1:
                 return f"the paper's boundary after the strided conv '{self.layers[index].name}'"
-        return None
-
-    def _norms_do_not_fit(self, norms: list[OpStep], end: int) -> str | None:
-        output = self.layers[end - 1].output_shape
-        for norm in norms:
-            assert norm.shape is not None
-            if norm.shape[0] != output[0] or (norm.sized and norm.shape != output):
-                return f"{norm.label} would move behind the range, where it meets {output[0]} channels, not {norm.shape[0]}"
         return None
 
     def candidates(self, start: int, end: int, options: Options) -> list[Candidate]:

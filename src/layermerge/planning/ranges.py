@@ -78,6 +78,22 @@ def drops_an_activation(structure: Structure, path: Path) -> bool:
     )
 
 
+def why_not_together(structure: Structure, steps: Path, start: int, end: int) -> str | None:
+    """What keeps layers that do follow each other from being one range: other padding, or a norm that cannot move behind."""
+    if end - start == 1:
+        return None
+    for layer in structure.layers[start:end]:
+        if layer.unmergeable:
+            return f"'{layer.name}' does not merge: {layer.unmergeable}"
+    output = structure.layers[end - 1].output_shape
+    for step in steps:
+        if isinstance(step, OpStep) and step.role is Role.STAT_NORM:
+            assert step.shape is not None
+            if step.shape[0] != output[0] or (step.sized and step.shape != output):
+                return f"{step.label} would move behind the range, where it meets {output[0]} channels, not {step.shape[0]}"
+    return None
+
+
 def why_no_range(structure: Structure, start: int, end: int) -> str:
     """Why layers start..end-1 are no range: what the topology puts between them."""
     first = 0

@@ -19,10 +19,9 @@ from layermerge.solving.solve import Scores, solve
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.clock import ClockSettings, time_side_by_side
-from layermerge.tables.latency import LatencyTable
+from layermerge.tables.latency import WHOLE_CLOCK, LatencyTable
 from layermerge.tracing.trace import Trace
 
-WHOLE_CLOCK = ClockSettings(least_rounds=20, seconds=4.0, spread=0.005)
 _ROUNDS = 8
 _ROOM = 0.03
 # Asked for a little less than what should just fit: measurements scatter.

@@ -104,6 +104,7 @@ class _Run(fx.Interpreter):
 
     def __init__(self, module: LiftedModule, ends: dict[fx.Node, int], *, wide: bool, hold: set[fx.Node]) -> None:
         super().__init__(module)
+        self.extra_traceback = False  # it would append lines of its own to our errors
         self.ends = ends
         self.wide = wide
         self.hold = hold

@@ -37,9 +37,13 @@ class Sample:
 
 
 def time_side_by_side(
-    runs: Mapping[str, Run], settings: ClockSettings | None = None, now: Callable[[], float] = time.perf_counter
+    runs: Mapping[str, Run],
+    settings: ClockSettings | None = None,
+    *,
+    between: Run = lambda: None,
+    now: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Sample]:
-    """Times every pass in every round, in turn; `now` is the clock, which tests replace."""
+    """Times every pass in every round, in turn, with `between` run before each; `now` is the clock, which tests replace."""
     chosen = settings or ClockSettings()
     for run in runs.values():
         for _ in range(chosen.warm_up):
@@ -48,6 +52,7 @@ def time_side_by_side(
     began = now()
     for done in range(1, chosen.most_rounds + 1):
         for name, run in runs.items():
+            between()
             start = now()
             run()
             times[name].append((now() - start) * 1e3)
@@ -69,3 +74,12 @@ def _disagreement(settings: ClockSettings) -> Callable[[list[float]], float]:
         return abs(even - odd) / max(even, odd, 1e-9)
 
     return measure
+
+
+def cache_pressure(size: int) -> Run:
+    """Reads `size` bytes: what the rest of a network does to the caches between two passes of one layer.
+
+    A conv timed alone finds its weights in the cache each time; in a network larger than the cache it never does.
+    """
+    elsewhere = np.ones(max(size // 8, 1))
+    return lambda: elsewhere.sum()

@@ -8,7 +8,7 @@ single layers. If that is negative, rows are scaled so that they sum to the whol
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from layermerge.runtimes.base import Run, Runtime, RuntimeSettings
 from layermerge.runtimes.registry import make_runtime
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
-from layermerge.tables.clock import ClockSettings, time_side_by_side
+from layermerge.tables.clock import ClockSettings, cache_pressure, time_side_by_side
 from layermerge.tables.runner import fill_table
 from layermerge.tables.table import Row, Scalar, Table, TableError
 from layermerge.tables.works import Sandwich, Work, empty, needs_other, sandwich_inputs, works_of
@@ -30,7 +30,7 @@ from layermerge.tracing.structure import MapShape
 from layermerge.tracing.trace import Trace
 
 WHOLE = "whole network"
-_WHOLE_CLOCK = ClockSettings(least_rounds=20, seconds=4.0, spread=0.005)
+WHOLE_CLOCK = ClockSettings(least_rounds=20, seconds=4.0, spread=0.005)
 
 
 @dataclass(frozen=True)
@@ -101,28 +101,43 @@ def measure_latency(
     Costs about a second for each distinct work, plus one export of the whole network.
     """
     chosen = make_runtime(runtime, RuntimeSettings(threads=threads))
-    works = works_of(trace, plan)
-    distinct = {work.key: work for work in works.values() if work is not None}
-    stopwatch = WorkClock(chosen, batch_size, clock or ClockSettings())
+    network = fingerprint(trace.structure)
+    inputs = trace.inputs.resized(batch_size)
+    job = LatencyJob(plan, works_of(trace, plan), network, lambda: chosen.prepare(merge(rewrite(trace, [])), inputs))
+    return job.run(chosen, batch_size, path, clock)
 
-    def measure(key: str) -> Row:
-        if key != WHOLE:
-            return stopwatch.measure(distinct[key])
-        inputs = trace.inputs.resized(batch_size)
-        sample = time_side_by_side({key: chosen.prepare(merge(rewrite(trace, [])), inputs)}, _WHOLE_CLOCK)[key]
-        return Row(key=key, value=sample.value_ms, spread=sample.spread * sample.value_ms, samples=sample.rounds)
 
-    provenance: dict[str, Scalar] = {"kind": "latency", "network": fingerprint(trace.structure), "batch": batch_size}
-    provenance |= chosen.describe()
-    table = fill_table(path, provenance, [WHOLE, *distinct], measure, title=f"latency on {runtime}")
-    return LatencyTable(plan, works, table)
+@dataclass(frozen=True)
+class LatencyJob:
+    """What has to be measured, without the model itself: `whole` builds a pass of the untouched network."""
+
+    plan: Plan
+    works: Mapping[str, Work | None]
+    network: str
+    whole: Callable[[], Run]
+
+    def run(self, runtime: Runtime, batch: int, path: str | Path, clock: ClockSettings | None = None) -> LatencyTable:
+        distinct = {work.key: work for work in self.works.values() if work is not None}
+        stopwatch = WorkClock(runtime, batch, clock or ClockSettings(), cache_pressure(_weight_bytes(self.plan)))
+
+        def measure(key: str) -> Row:
+            if key != WHOLE:
+                return stopwatch.measure(distinct[key])
+            sample = time_side_by_side({key: self.whole()}, clock or WHOLE_CLOCK)[key]
+            return Row(key=key, value=sample.value_ms, spread=sample.spread * sample.value_ms, samples=sample.rounds)
+
+        provenance: dict[str, Scalar] = {"kind": "latency", "network": self.network, "batch": batch}
+        provenance |= runtime.describe()
+        table = fill_table(path, provenance, [WHOLE, *distinct], measure, title=f"latency on {runtime.name}")
+        return LatencyTable(self.plan, self.works, table)
 
 
 class WorkClock:
     """Times works on one runtime; the empty graphs, one a shape, are built once."""
 
-    def __init__(self, runtime: Runtime, batch: int, settings: ClockSettings) -> None:
+    def __init__(self, runtime: Runtime, batch: int, settings: ClockSettings, between: Run = lambda: None) -> None:
         self.runtime = runtime
+        self.between = between
         self.batch = batch
         self.settings = settings
         self._empties: dict[MapShape, Run] = {}
@@ -132,7 +147,7 @@ class WorkClock:
         ends = [work.input_shape, work.output_shape, *([work.output_shape] if needs_other(work) else [])]
         runs: dict[str, Run] = {"work": self._prepare(Sandwich(work), Inputs(sandwich_inputs(work, self.batch), {}))}
         runs |= {str(shape): self._empty(shape) for shape in ends}
-        samples = time_side_by_side(runs, self.settings)
+        samples = time_side_by_side(runs, self.settings, between=self.between)
         own = samples["work"].value_ms - sum(samples[str(shape)].value_ms for shape in ends) / 2
         spread = sum(sample.spread * sample.value_ms for sample in samples.values())
         return Row(key=work.key, value=max(own, 0.0), spread=spread, samples=samples["work"].rounds)
@@ -145,6 +160,11 @@ class WorkClock:
 
     def _prepare(self, module: nn.Module, inputs: Inputs) -> Run:
         return self.runtime.prepare(module, inputs, small=True)
+
+
+def _weight_bytes(plan: Plan) -> int:
+    """How much the network reads beside its feature maps; four bytes a weight."""
+    return 4 * sum(layer.spec.weights for layer in plan.layers)
 
 
 def _value(row: Row) -> float:

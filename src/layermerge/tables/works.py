@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from layermerge.artifacts import WorkRecord, spec_of, spec_record
 from layermerge.conv import ConvSpec
 from layermerge.planning.geometry import Reading, read_range
 from layermerge.planning.plan import Candidate, Plan
@@ -50,6 +51,14 @@ class Work:
             for name, value in (("k", spec.kernel), ("s", spec.stride), ("p", spec.padding), ("d", spec.dilation))
         )
         return f"{channels}>{spec.out_channels} g{spec.groups} {numbers} on {height}x{width} {'+'.join(self.follow)}".rstrip()
+
+
+def work_record(work: Work) -> WorkRecord:
+    return WorkRecord(spec=spec_record(work.spec), input_shape=work.input_shape, follow=work.follow)
+
+
+def work_of(record: WorkRecord) -> Work:
+    return Work(spec_of(record.spec), record.input_shape, record.follow)
 
 
 def works_of(trace: Trace, plan: Plan) -> dict[str, Work | None]:

@@ -27,11 +27,11 @@ class LiftedModule(fx.GraphModule):
 
     @property
     def device(self) -> torch.device:
-        return next(self.parameters()).device
+        return next((parameter.device for parameter in self.parameters()), torch.device("cpu"))
 
     @property
     def dtype(self) -> torch.dtype:
-        return next(self.parameters()).dtype
+        return next((parameter.dtype for parameter in self.parameters()), torch.get_default_dtype())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LiftedModule:
         # GraphModule's own copy drops every module that the graph does not call, and with it state_dict keys.

@@ -1,0 +1,87 @@
+"""A run directory: one file for each stage's result, so that every verb can go on where another stopped, or elsewhere.
+
+`plan.json` and `original.onnx` are all that a device needs to measure its latency table; the table file comes back.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from layermerge.artifacts import PlanRecord, example_inputs, plan_of, plan_record, read_record, record_text, write_files
+from layermerge.errors import ArtifactError
+from layermerge.exporting import for_serving, write_onnx
+from layermerge.planning.plan import Plan
+from layermerge.runtimes.base import Run, Runtime
+from layermerge.surgery.merge import merge
+from layermerge.surgery.rewrite import rewrite
+from layermerge.tables.latency import LatencyJob, LatencyTable
+from layermerge.tables.table import Table
+from layermerge.tables.works import work_of, work_record, works_of
+from layermerge.tracing.capture import Inputs
+from layermerge.tracing.trace import Trace
+
+PLAN, ORIGINAL = "plan.json", "original.onnx"
+LATENCY, IMPORTANCE, FRONTIER = "latency.jsonl", "importance.jsonl", "frontier.json"
+
+
+def write_plan(directory: Path, trace: Trace, plan: Plan, *, with_weights: bool = False) -> None:
+    """Writes the plan and the untouched network, norms folded; its weights are random numbers unless asked for."""
+    works = {key: None if work is None else work_record(work) for key, work in works_of(trace, plan).items()}
+    record = plan_record(trace.structure, trace.inputs, plan.candidates)
+    record = record.model_copy(update={"method": plan.method, "works": works})
+    served = for_serving(merge(rewrite(trace, [])))
+    if not with_weights:
+        _forget_weights(served)
+    write_files(
+        {
+            directory / PLAN: lambda path: _write_text(path, record_text(record)),
+            directory / ORIGINAL: lambda path: write_onnx(served, path, trace.inputs),
+        }
+    )
+
+
+def _forget_weights(module: nn.Module) -> None:
+    """Random weights that keep activations in range: numbers that vanish or overflow are slow, and would spoil the clock."""
+    for parameter in module.parameters():
+        if parameter.dim() > 1:
+            nn.init.kaiming_normal_(parameter)
+        else:
+            nn.init.normal_(parameter, std=0.1)
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def read_plan(directory: Path) -> tuple[PlanRecord, Plan]:
+    record = read_record(directory / PLAN, PlanRecord)
+    return record, plan_of(record)
+
+
+def measure_run(directory: Path, runtime: Runtime, batch: int, name: str = LATENCY) -> LatencyTable:
+    """Measures the latency table of a run from its files alone: neither the model's code nor its weights are needed."""
+    record, plan = read_plan(directory)
+    if not record.works:
+        raise ArtifactError(
+            f"'{directory / PLAN}' lists no works; write it with: layermerge plan MODEL --run-dir {directory}"
+        )
+    original = directory / ORIGINAL
+    if not original.is_file():
+        raise ArtifactError(f"'{original}' does not exist; copy it along with '{PLAN}'")
+
+    def whole() -> Run:
+        return runtime.prepare_file(original, Inputs.of(example_inputs(record)).resized(batch))
+
+    works = {key: None if work is None else work_of(work) for key, work in record.works.items()}
+    return LatencyJob(plan, works, record.fingerprint, whole).run(runtime, batch, directory / name)
+
+
+def read_latency(directory: Path, name: str = LATENCY) -> LatencyTable:
+    record, plan = read_plan(directory)
+    works = {key: None if work is None else work_of(work) for key, work in record.works.items()}
+    table = Table.read(directory / name)
+    if table.provenance.get("network") != record.fingerprint:
+        raise ArtifactError(f"'{directory / name}' was measured for another network than '{directory / PLAN}'")
+    return LatencyTable(plan, works, table)
