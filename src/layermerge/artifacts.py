@@ -246,6 +246,15 @@ def _umask() -> int:
     return mask
 
 
+def text_writer(text: str) -> Callable[[Path], None]:
+    """For `write_files`: writes this text."""
+
+    def write(path: Path) -> None:
+        path.write_text(text, encoding="utf-8")
+
+    return write
+
+
 def write_files(contents: dict[Path, Callable[[Path], None]]) -> None:
     """Writes files beside their places first and moves them there when all are complete."""
     ready: list[tuple[Path, Path]] = []

@@ -45,6 +45,13 @@ class Method(str, Enum):
     layeronly = "layeronly"
 
 
+class ObjectiveChoice(str, Enum):
+    """What the solver sums."""
+
+    exp = "exp"
+    delta = "delta"
+
+
 def _show_version(asked: bool) -> None:
     if asked:
         print(f"layermerge {__version__}")
@@ -161,7 +168,7 @@ def latency(
 def solve(
     run_dir: PlannedArgument,
     budget: Annotated[str | None, typer.Option(help="60%, 1.8x or 12ms; without it, the frontier is listed.")] = None,
-    objective: Annotated[str, typer.Option(help="exp, as the paper, or delta.")] = "exp",
+    objective: Annotated[ObjectiveChoice, typer.Option(help="exp, as the paper, or delta.")] = ObjectiveChoice.exp,
     tick: Annotated[
         float | None, typer.Option(metavar="MS", help="Round latencies up to this, for huge networks.")
     ] = None,
@@ -171,27 +178,20 @@ def solve(
 
     Example: layermerge solve runs/a --budget 60%
     """
-    from layermerge.artifacts import write_files
-    from layermerge.run_dir import FRONTIER, IMPORTANCE, read_latency
-    from layermerge.solving.solve import solve as solve_tables
-    from layermerge.tables.table import Table
+    from layermerge.run_dir import solve_run
 
-    table = read_latency(run_dir)
-    frontier = solve_tables(table.plan, table, Table.read(run_dir / IMPORTANCE), objective=objective, tick_ms=tick)  # type: ignore[arg-type]
-    document = frontier.to_document()
+    frontier = solve_run(run_dir, objective.value, tick)
     if budget is None:
-        write_files({run_dir / FRONTIER: lambda path: path.write_text(json.dumps(document), encoding="utf-8")})  # type: ignore[dict-item]
-        _print_json(document) if as_json else print(frontier)
+        if as_json:
+            _print_json(frontier.to_document())
+        else:
+            print(frontier)
         return
     solution = frontier.at(budget)
-    facts = {"latency_ms": solution.latency_ms, "importance": solution.importance}
-    chosen = [candidate.key for candidate in solution.candidates]
-    if as_json:
-        _print_json({**facts, "candidates": chosen})
-    else:
-        _report(
-            False, {**facts, "candidates": len(chosen), "convs kept": sum(len(c.kept) for c in solution.candidates)}
-        )
+    facts: dict[str, Any] = {"latency_ms": solution.latency_ms, "importance": solution.importance}
+    keys = [candidate.key for candidate in solution.candidates]
+    convs = sum(len(candidate.kept) for candidate in solution.candidates)
+    _report(as_json, {**facts, "candidates": keys if as_json else len(keys), "convs_kept": convs})
 
 
 RunArgument = Annotated[

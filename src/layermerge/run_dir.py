@@ -5,15 +5,27 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from torch import nn
 
-from layermerge.artifacts import PlanRecord, example_inputs, plan_of, plan_record, read_record, record_text, write_files
+from layermerge.artifacts import (
+    PlanRecord,
+    example_inputs,
+    plan_of,
+    plan_record,
+    read_record,
+    record_text,
+    text_writer,
+    write_files,
+)
 from layermerge.errors import ArtifactError
 from layermerge.exporting import for_serving, write_onnx
 from layermerge.planning.plan import Plan
 from layermerge.runtimes.base import Run, Runtime
+from layermerge.solving.frontier import Frontier
+from layermerge.solving.solve import Objective, solve
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.latency import LatencyJob, LatencyTable
@@ -36,7 +48,7 @@ def write_plan(directory: Path, trace: Trace, plan: Plan, *, with_weights: bool 
         _forget_weights(served)
     write_files(
         {
-            directory / PLAN: lambda path: _write_text(path, record_text(record)),
+            directory / PLAN: text_writer(record_text(record)),
             directory / ORIGINAL: lambda path: write_onnx(served, path, trace.inputs),
         }
     )
@@ -49,10 +61,6 @@ def _forget_weights(module: nn.Module) -> None:
             nn.init.kaiming_normal_(parameter)
         else:
             nn.init.normal_(parameter, std=0.1)
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def read_plan(directory: Path) -> tuple[PlanRecord, Plan]:
@@ -76,6 +84,14 @@ def measure_run(directory: Path, runtime: Runtime, batch: int, name: str = LATEN
 
     works = {key: None if work is None else work_of(work) for key, work in record.works.items()}
     return LatencyJob(plan, works, record.fingerprint, whole).run(runtime, batch, directory / name)
+
+
+def solve_run(directory: Path, objective: Objective, tick_ms: float | None) -> Frontier:
+    """Solves a run from its tables, and writes the frontier beside them."""
+    latency = read_latency(directory)
+    frontier = solve(latency.plan, latency, Table.read(directory / IMPORTANCE), objective=objective, tick_ms=tick_ms)
+    write_files({directory / FRONTIER: text_writer(json.dumps(frontier.to_document()) + "\n")})
+    return frontier
 
 
 def read_latency(directory: Path, name: str = LATENCY) -> LatencyTable:

@@ -22,6 +22,7 @@ from layermerge.artifacts import (
     plan_record,
     read_record,
     record_text,
+    text_writer,
     write_files,
 )
 from layermerge.drop_in import follow_calls_of
@@ -57,8 +58,8 @@ def save(run_dir: str | Path, module: nn.Module) -> None:
     metadata = {"solution": _digest(text)}
     write_files(
         {
-            directory / PLAN: lambda path: _write_text(path, record_text(plan)),
-            directory / SOLUTION: lambda path: _write_text(path, text),
+            directory / PLAN: text_writer(record_text(plan)),
+            directory / SOLUTION: text_writer(text),
             directory / WEIGHTS: lambda path: save_file(state, path, metadata=metadata),
         }
     )
@@ -116,7 +117,3 @@ def _load_strictly(module: nn.Module, state: dict[str, Tensor], path: Path) -> N
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,268 @@
+"""Runtimes: each computes what torch computes, says what it is, and refuses in one line what it cannot do."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import zoo
+from agreement import call, worst
+from layermerge.errors import LayerMergeError
+from layermerge.exporting import for_serving, write_onnx
+from layermerge.runtimes.base import RuntimeSettings, RuntimeUnavailable
+from layermerge.runtimes.registry import RUNTIMES, make_runtime
+from layermerge.surgery.merge import merge
+from layermerge.surgery.rewrite import rewrite
+from layermerge.tracing.capture import Inputs
+
+ONNX_READERS = ["onnxruntime", "openvino"]
+
+
+def arrays(returned: object) -> list[Tensor]:
+    """What a pass of a runtime that reads ONNX gives back."""
+    values = returned.values() if isinstance(returned, Mapping) else returned
+    assert isinstance(values, list) or not isinstance(returned, list)
+    return [torch.from_numpy(np.array(value)) for value in values]  # type: ignore[union-attr]
+
+
+class Recorder(nn.Module):
+    """Remembers every call of its copies, too."""
+
+    calls: ClassVar[list[dict[str, Any]]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.drop = nn.Dropout(0.9)
+
+    def forward(self, x: Tensor, *, shift: Tensor | None = None) -> Tensor:
+        out: Tensor = self.drop(self.conv(x if shift is None else x + shift))
+        self.calls.append(
+            {
+                "x": x,
+                "out": out,
+                "threads": torch.get_num_threads(),
+                "weight": self.conv.weight,
+                "inference": torch.is_inference_mode_enabled(),
+            }
+        )
+        return out
+
+
+@pytest.fixture(autouse=True)
+def _fresh_recorder() -> None:
+    Recorder.calls.clear()
+
+
+def small() -> tuple[nn.Module, Inputs]:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Dropout(0.5), nn.ReLU())
+    return module, Inputs((torch.randn(2, 3, 8, 9),), {})
+
+
+# -- what they compute
+
+
+def test_torch_runs_the_module_in_eval_mode_on_the_given_inputs() -> None:
+    module, x = Recorder().train(), torch.randn(2, 3, 8, 8)
+    expected = module.conv(x + 1)
+    run = make_runtime("torch").prepare(module, Inputs((x,), {"shift": torch.ones(2, 3, 1, 1)}))
+    assert Recorder.calls == []  # preparing is not running
+    run()
+    run()
+    assert len(Recorder.calls) == 2
+    for seen in Recorder.calls:
+        assert torch.equal(seen["x"], x)
+        assert worst(seen["out"], expected) <= 1e-6
+        assert seen["inference"]
+    assert module.training  # the caller's module is left as it was
+
+
+def test_torch_uses_as_many_threads_as_it_was_told() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        make_runtime("torch", RuntimeSettings(threads=1)).prepare(*_recorded())()
+        assert Recorder.calls[-1]["threads"] == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def _recorded() -> tuple[nn.Module, Inputs]:
+    return Recorder(), Inputs((torch.randn(1, 3, 8, 8),), {})
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_torch_lays_maps_and_weights_out_as_told(channels_last: bool) -> None:
+    make_runtime("torch", RuntimeSettings(channels_last=channels_last)).prepare(*_recorded())()
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    assert Recorder.calls[0]["x"].is_contiguous(memory_format=layout)
+    assert Recorder.calls[0]["weight"].is_contiguous(memory_format=layout)
+
+
+def test_torch_runs_in_the_dtype_it_was_told() -> None:
+    make_runtime("torch", RuntimeSettings(dtype="float64")).prepare(*_recorded())()
+    assert Recorder.calls[0]["out"].dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", ONNX_READERS)
+@pytest.mark.parametrize("quickly", [True, False])
+def test_a_small_module_computes_what_it_does_in_torch(name: str, quickly: bool) -> None:
+    module, inputs = small()
+    run = make_runtime(name).prepare(module, inputs, small=quickly)
+    (actual,) = arrays(run())
+    with torch.no_grad():
+        assert worst(module.eval()(*inputs.args), actual) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ONNX_READERS)
+def test_a_small_module_with_two_inputs(name: str) -> None:
+    class Sum(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return 2 * x - y
+
+    x, y = torch.randn(1, 2, 4, 4), torch.randn(1, 2, 4, 4)
+    (actual,) = arrays(make_runtime(name).prepare(Sum(), Inputs((x, y), {}), small=True)())
+    assert worst(2 * x - y, actual) <= 1e-6
+
+
+@pytest.mark.parametrize("name", ONNX_READERS)
+@pytest.mark.parametrize("network", ["basic", "inputs_by_name", "time_shifted_block", "dict_output"])
+def test_a_whole_network_computes_what_it_does_in_torch(name: str, network: str) -> None:
+    traced = zoo.traced(network)
+    inputs = traced.inputs.resized(3)
+    actual = arrays(make_runtime(name).prepare(merge(rewrite(traced, [])), inputs)())
+    model = zoo.build(network).eval()
+    expected = pytree.tree_leaves(call(model, inputs.kwargs or inputs.args))
+    assert len(actual) == len(expected)
+    for one, other in zip(expected, actual, strict=True):
+        assert worst(one, other) <= 1e-4
+
+
+@pytest.mark.parametrize("network", ["basic", "inputs_by_name", "time_shifted_block"])
+def test_torch_runs_whole_networks(network: str) -> None:
+    traced = zoo.traced(network)
+    make_runtime("torch").prepare(merge(rewrite(traced, [])), traced.inputs.resized(1))()
+
+
+@pytest.mark.parametrize("name", ONNX_READERS)
+def test_an_exported_file_runs_at_any_batch_size(name: str, tmp_path: Path) -> None:
+    module, inputs = small()
+    write_onnx(for_serving(module), tmp_path / "a.onnx", inputs)
+    x = torch.randn(5, 3, 8, 9)
+    run = make_runtime(name).prepare_file(tmp_path / "a.onnx", Inputs((x,), {}))
+    (tmp_path / "a.onnx").unlink()  # a prepared pass needs its file no more
+    (actual,) = arrays(run())
+    with torch.no_grad():
+        assert worst(module.eval()(x), actual) <= 1e-5
+
+
+@pytest.mark.slow
+def test_torch_compile_compiles_and_runs() -> None:
+    module, inputs = small()
+    make_runtime("torch-compile").prepare(module, inputs)()
+
+
+# -- what they say
+
+
+@pytest.mark.parametrize(("name", "package"), [("torch", "torch"), ("onnxruntime", "onnxruntime"), ("openvino", "openvino")])
+def test_a_runtime_describes_what_its_measurements_depend_on(name: str, package: str) -> None:
+    facts = make_runtime(name, RuntimeSettings(threads=3)).describe()
+    version = importlib.import_module(package).__version__
+    assert facts["version"] == version
+    wanted = {"runtime": name, "device": "cpu", "threads": 3, "dtype": "float32", "channels_last": False}
+    assert wanted.items() <= facts.items()
+    assert facts["processor"]
+
+
+def test_threads_are_given_to_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnxruntime
+
+    given: list[Any] = []
+    real = onnxruntime.InferenceSession
+
+    def session(path: str, options: Any, **more: Any) -> Any:
+        given.append(options)
+        return real(path, options, **more)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    make_runtime("onnxruntime", RuntimeSettings(threads=2)).prepare(*small(), small=True)
+    assert given[0].intra_op_num_threads == 2
+
+
+# -- what they refuse
+
+
+def refusal(name: str, settings: RuntimeSettings | None = None) -> str:
+    with pytest.raises(RuntimeUnavailable) as refused:
+        make_runtime(name, settings)
+    assert isinstance(refused.value, LayerMergeError)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_an_unknown_runtime_is_refused_and_the_known_ones_named() -> None:
+    message = refusal("tflite")
+    assert message.startswith("unknown runtime 'tflite'; choose one of ")
+    assert all(name in message for name in RUNTIMES)
+
+
+@pytest.mark.parametrize("name", ONNX_READERS)
+def test_a_missing_package_is_one_line_that_says_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda asked, *more: None if asked == name else real(asked, *more))
+    message = refusal(name)
+    assert message == f"runtime '{name}' needs {name}, which is not installed; try: pip install 'layermerge[export]'"
+
+
+def test_tensorrt_without_a_gpu_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert refusal("tensorrt") == "runtime 'tensorrt' needs an NVIDIA GPU, and torch sees none; choose another runtime"
+
+
+def test_tensorrt_without_its_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    assert "needs tensorrt, which is not installed; try: pip install 'tensorrt'" in refusal("tensorrt")
+
+
+def test_torch_reads_no_onnx_files() -> None:
+    with pytest.raises(RuntimeUnavailable, match="^runtime 'torch' does not read ONNX files, 'a.onnx' among them$"):
+        make_runtime("torch").prepare_file(Path("deep") / "a.onnx", small()[1])
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_at_least_one_thread(threads: int) -> None:
+    with pytest.raises(RuntimeUnavailable, match=f"^threads is {threads}; it must be at least 1$"):
+        RuntimeSettings(threads=threads)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("openvino", RuntimeSettings(device="cuda")),
+        ("onnxruntime", RuntimeSettings(dtype="float16")),
+        ("onnxruntime", RuntimeSettings(channels_last=True)),
+        ("torch", RuntimeSettings(dtype="float99")),
+    ],
+)
+def test_what_a_runtime_does_not_know_it_refuses(name: str, settings: RuntimeSettings) -> None:
+    """As RuntimeSettings promises: otherwise a table would carry a description of what was not measured."""
+    with pytest.raises(RuntimeUnavailable):
+        make_runtime(name, settings).prepare(*small(), small=True)
+
+
+@pytest.mark.parametrize("name", ONNX_READERS)
+def test_no_files_are_left_behind(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    make_runtime(name).prepare(*small(), small=True)()
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,283 @@
+"""The latency table, on a runtime whose passes take a known time: every row is exact, and nothing is measured twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from torch import nn
+
+import layermerge as lm
+import zoo
+from layermerge.planning.plan import Plan
+from layermerge.runtimes.base import Run, Runtime, RuntimeSettings
+from layermerge.tables.clock import ClockSettings, time_side_by_side
+from layermerge.tables.latency import WHOLE, LatencyJob, LatencyTable
+from layermerge.tables.table import Table, TableError
+from layermerge.tables.works import Sandwich, Work, works_of
+from layermerge.tracing.capture import Inputs
+
+QUICK = ClockSettings(warm_up=1, least_rounds=2, most_rounds=2, seconds=0)
+
+
+def milliseconds(module: nn.Module) -> float:
+    """A microsecond for each conv weight, three for each activation and five for each norm."""
+    total = 0.0
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d):
+            total += part.weight.numel()
+        elif isinstance(part, (nn.ReLU, nn.ReLU6, nn.SiLU)):
+            total += 3
+        elif isinstance(part, nn.GroupNorm):
+            total += 5
+    return total / 1000
+
+
+def own_ms(work: Work) -> float:
+    """The oracle: the same prices, read off the work."""
+    prices = {"add": 0.0, "GroupNorm4": 5.0}
+    return (work.spec.weights + sum(prices.get(token, 3.0) for token in work.follow)) / 1000
+
+
+class FakeRuntime(Runtime):
+    """A machine whose clock moves by a module's price when it runs, and by `call_ms` for the call itself."""
+
+    name, package, extra = "fake", "torch", "fake"
+
+    def __init__(self, threads: int = 1, call_ms: float = 0.0, version: str = "1") -> None:
+        self.seconds = 0.0
+        self.call_ms = call_ms
+        self.version = version
+        self.built: list[nn.Module] = []
+        self.shapes: list[tuple[int, ...]] = []
+        self.broken: Callable[[nn.Module], bool] = lambda _module: False
+        super().__init__(RuntimeSettings(threads=threads))
+
+    def _load(self) -> ModuleType:
+        library = ModuleType("fake")
+        library.__version__ = self.version  # type: ignore[attr-defined]
+        return library
+
+    def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Run:
+        del small
+        if self.broken(module):
+            raise RuntimeError("operator not known here\nand more")
+        self.built.append(module)
+        self.shapes.append(tuple(inputs.tensors[0].shape))
+        return self.lasting(milliseconds(module) + self.call_ms)
+
+    def lasting(self, passing_ms: float) -> Run:
+        def run() -> None:
+            self.seconds += passing_ms / 1000
+
+        return run
+
+    @property
+    def sandwiches(self) -> int:
+        return sum(isinstance(module, Sandwich) for module in self.built)
+
+
+@pytest.fixture(autouse=True)
+def _no_real_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is what the fake runtime says; tests that use another runtime say so."""
+
+    def timed(runs: dict[str, Run], settings: ClockSettings, **more: Run) -> object:
+        return time_side_by_side(runs, settings, now=lambda: MACHINE[0].seconds if MACHINE else 0.0, **more)
+
+    monkeypatch.setattr("layermerge.tables.latency.time_side_by_side", timed)
+    MACHINE.clear()
+
+
+MACHINE: list[FakeRuntime] = []
+
+
+def measure(
+    name: str, path: Path, runtime: FakeRuntime, whole_ms: float = 100.0, batch: int = 1, plan: Plan | None = None
+) -> LatencyTable:
+    MACHINE[:] = [runtime]
+    traced = zoo.traced(name)
+    plan = plan or lm.plan(traced)
+    job = LatencyJob(plan, works_of(traced, plan), f"network {name}", partial(runtime.lasting, whole_ms))
+    return job.run(runtime, batch, path / "latency.jsonl", QUICK)
+
+
+@pytest.mark.parametrize("name", ["plain", "basic", "basic_strided", "inverted", "time_shifted_block"])
+def test_every_candidate_costs_what_its_work_alone_takes(name: str, tmp_path: Path) -> None:
+    table = measure(name, tmp_path, FakeRuntime())
+    for candidate in table.plan.candidates:
+        work = table.works[candidate.key]
+        assert table.of(candidate) == pytest.approx(0.0 if work is None else own_ms(work), abs=1e-9)
+
+
+def test_the_cost_of_a_call_is_taken_off(tmp_path: Path) -> None:
+    table = measure("plain", tmp_path, FakeRuntime(call_ms=7.0))
+    work = table.works["0-2:5x5g1"]
+    assert work is not None
+    assert table.table[work.key].value == pytest.approx(own_ms(work), abs=1e-9)
+
+
+def test_the_cost_of_a_call_is_taken_off_where_there_are_two_inputs(tmp_path: Path) -> None:
+    """A pass is called once, however many inputs it takes."""
+    table = measure("basic_strided", tmp_path, FakeRuntime(call_ms=0.01))
+    work = table.works["1-3:3x3g1"]
+    assert work is not None
+    assert "add" in work.follow
+    assert table.table[work.key].value == pytest.approx(own_ms(work), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["plain", "basic", "inverted"])
+def test_each_distinct_work_is_measured_once(name: str, tmp_path: Path) -> None:
+    runtime = FakeRuntime()
+    table = measure(name, tmp_path, runtime)
+    distinct = {work for work in table.works.values() if work is not None}
+    assert runtime.sandwiches == len(distinct) == table.distinct_works
+    assert len(table.table) == len(distinct) + 1
+    assert len(distinct) < sum(work is not None for work in table.works.values())
+    assert str(table).startswith(
+        f"{sum(work is not None for work in table.works.values())} entries, {len(distinct)} distinct works measured; "
+    )
+    # Empty graphs, one for each shape that a work begins or ends with.
+    shapes = {shape for work in distinct for shape in (work.input_shape, work.output_shape)}
+    assert len(runtime.built) - runtime.sandwiches == len(shapes)
+
+
+def test_the_fixed_cost_is_the_whole_network_less_its_single_layers(tmp_path: Path) -> None:
+    table = measure("plain", tmp_path, FakeRuntime(), whole_ms=5.0)
+    # 3 -> 6, 6 -> 6, 6 -> 6, all 3x3 with a ReLU.
+    singles = (162 + 324 + 324 + 9) / 1000
+    assert table.original_ms == pytest.approx(5.0)
+    assert table.fixed_ms == pytest.approx(5.0 - singles)
+    assert table.scale == 1.0
+
+
+def test_single_layers_that_sum_to_more_than_the_whole_are_scaled(tmp_path: Path) -> None:
+    table = measure("plain", tmp_path, FakeRuntime(), whole_ms=0.5)
+    assert table.fixed_ms == 0.0
+    assert table.scale == pytest.approx(0.5 / 0.819)
+    singles = [candidate for candidate in table.plan.candidates if candidate.untouched]
+    assert sum(table.of(candidate) or 0.0 for candidate in singles) == pytest.approx(0.5)
+    assert table.of(table.plan["0-2:5x5g1"]) == pytest.approx((450 + 3) / 1000 * 0.5 / 0.819)
+
+
+def test_fixed_layers_cost_nothing_of_their_own_and_are_part_of_the_fixed_cost(tmp_path: Path) -> None:
+    plan = lm.plan(zoo.traced("plain"), lm.Rules(exclude=("0",)))
+    table = measure("plain", tmp_path, FakeRuntime(), whole_ms=5.0, plan=plan)
+    (fixed,) = [candidate for candidate in plan.candidates if candidate.fixed]
+    assert table.of(fixed) == 0.0
+    assert table.fixed_ms == pytest.approx(5.0 - (324 + 324 + 6) / 1000)
+
+
+def test_identities_cost_nothing(tmp_path: Path) -> None:
+    table = measure("plain", tmp_path, FakeRuntime())
+    found = [candidate for candidate in table.plan.candidates if candidate.spec is None]
+    assert len(found) == 3
+    assert {table.of(candidate) for candidate in found} == {0.0}
+
+
+def test_inputs_have_the_batch_that_was_asked_for(tmp_path: Path) -> None:
+    runtime = FakeRuntime()
+    measure("plain", tmp_path, runtime, batch=7)
+    assert {shape[0] for shape in runtime.shapes} == {7}
+
+
+def test_a_work_that_fails_takes_its_candidates_off_the_menu(tmp_path: Path) -> None:
+    runtime = FakeRuntime()
+    runtime.broken = lambda module: isinstance(module, Sandwich) and module.conv.kernel_size == (5, 5)
+    table = measure("plain", tmp_path, runtime)
+    gone = {candidate.key for candidate in table.plan.candidates if table.of(candidate) is None}
+    assert gone == {"0-2:5x5g1", "0-3:5x5g1", "1-3:5x5g1"}
+    reasons = {row.reason for row in table.table.rows.values() if row.status == "failed"}
+    assert reasons == {"RuntimeError: operator not known here"}
+    frontier = lm.solve(table.plan, table, {candidate.key: -0.1 for candidate in table.plan.candidates})
+    assert not gone & {entry.key for point in range(len(frontier.points)) for entry in frontier.solution(point).candidates}
+
+
+def test_a_layer_that_cannot_be_measured_at_all_is_one_clear_line(tmp_path: Path) -> None:
+    runtime = FakeRuntime()
+    runtime.broken = lambda module: isinstance(module, Sandwich) and module.conv.in_channels == 3
+    table = measure("plain", tmp_path, runtime)
+    with pytest.raises(TableError, match="has no latency .RuntimeError: operator not known here.; remove its line"):
+        table.fixed_ms
+
+
+def test_a_whole_network_that_fails_is_one_clear_line(tmp_path: Path) -> None:
+    def fail() -> Run:
+        raise RuntimeError("no memory")
+
+    MACHINE[:] = [FakeRuntime()]
+    traced = zoo.traced("plain")
+    plan = lm.plan(traced)
+    table = LatencyJob(plan, works_of(traced, plan), "n", fail).run(MACHINE[0], 1, tmp_path / "t.jsonl", QUICK)
+    with pytest.raises(TableError, match="'whole network' has no latency .RuntimeError: no memory.; remove its line"):
+        table.original_ms
+
+
+def test_opening_again_measures_nothing_twice(tmp_path: Path) -> None:
+    first = measure("plain", tmp_path, FakeRuntime())
+    before = (tmp_path / "latency.jsonl").read_bytes()
+    again = FakeRuntime()
+    second = measure("plain", tmp_path, again)
+    assert again.built == []
+    assert (tmp_path / "latency.jsonl").read_bytes() == before
+    assert second.table.rows == first.table.rows
+
+
+def test_an_interrupted_table_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    whole = measure("plain", tmp_path, FakeRuntime()).table.rows
+    path = tmp_path / "latency.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-2]))
+    again = FakeRuntime()
+    assert measure("plain", tmp_path, again).table.rows == whole
+    assert again.sandwiches == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": 4}, r"\(batch: 1 there, 4 now\)"),
+        ({"runtime": FakeRuntime(threads=2)}, r"\(threads: 1 there, 2 now\)"),
+        ({"runtime": FakeRuntime(version="2")}, r"\(version: '1' there, '2' now\)"),
+        ({"name": "functional_relu"}, r"\(network: 'network plain' there, 'network functional_relu' now\)"),
+    ],
+)
+def test_a_table_measured_otherwise_is_refused_and_the_difference_shown(
+    changes: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    measure("plain", tmp_path, FakeRuntime())
+    before = (tmp_path / "latency.jsonl").read_bytes()
+    given = {"name": "plain", "runtime": FakeRuntime(), **changes}
+    with pytest.raises(TableError, match=message):
+        measure(path=tmp_path, **given)  # type: ignore[arg-type]
+    assert (tmp_path / "latency.jsonl").read_bytes() == before
+
+
+def test_works_that_take_less_than_an_empty_graph_take_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "milliseconds", lambda module: 1.0 if isinstance(module, Sandwich) else 3.0)
+    table = measure("plain", tmp_path, FakeRuntime())
+    assert {table.of(candidate) for candidate in table.plan.candidates} == {0.0}
+    assert (table.scale, table.fixed_ms) == (1.0, pytest.approx(100.0))
+
+
+@pytest.mark.parametrize("runtime", ["torch", "onnxruntime", "openvino"])
+def test_a_table_of_a_real_runtime(runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("layermerge.tables.latency.time_side_by_side", time_side_by_side)
+    traced = zoo.traced("basic_strided")
+    plan = lm.plan(traced)
+    path = tmp_path / "latency.jsonl"
+    table = lm.measure_latency(plan, trace=traced, runtime=runtime, batch_size=2, path=path, clock=QUICK)
+    works = {work.key for work in table.works.values() if work is not None}
+    read = Table.read(path)
+    assert read.rows.keys() == {WHOLE, *works}
+    assert {row.status for row in read.rows.values()} == {"ok"}
+    assert all(row.samples == 2 and row.value is not None and row.value >= 0 for row in read.rows.values())
+    wanted = {"kind": "latency", "runtime": runtime, "batch": 2, "threads": 1, "dtype": "float32", "device": "cpu"}
+    assert wanted.items() <= read.provenance.items()
+    assert table.original_ms > 0
+    with pytest.raises(TableError, match=r"batch: 2 there, 1 now"):
+        lm.measure_latency(plan, trace=traced, runtime=runtime, path=path, clock=QUICK)
