@@ -33,6 +33,7 @@ ORDER = (
     {"runtimes"},
     {"tables"},
     {"solving"},
+    {"run_dir"},
     {"tasks", "tuning"},
     {"reporting"},
     {"pipeline"},

@@ -23,7 +23,7 @@ from layermerge.artifacts import (
 from layermerge.errors import ArtifactError
 from layermerge.exporting import for_serving, write_onnx
 from layermerge.planning.plan import Plan
-from layermerge.runtimes.base import Run, Runtime
+from layermerge.runtimes.base import Run, Runtime, RuntimeUnavailable
 from layermerge.solving.frontier import Frontier
 from layermerge.solving.solve import Objective, solve
 from layermerge.surgery.merge import merge
@@ -74,6 +74,10 @@ def measure_run(directory: Path, runtime: Runtime, batch: int, name: str = LATEN
     if not record.works:
         raise ArtifactError(
             f"'{directory / PLAN}' lists no works; write it with: layermerge plan MODEL --run-dir {directory}"
+        )
+    if not runtime.reads_onnx:
+        raise RuntimeUnavailable(
+            f"runtime '{runtime.name}' does not read ONNX files; measure it from Python, where the model is"
         )
     original = directory / ORIGINAL
     if not original.is_file():

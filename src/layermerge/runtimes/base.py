@@ -45,6 +45,7 @@ class Runtime(ABC):
     name: ClassVar[str]
     package: ClassVar[str]
     extra: ClassVar[str]
+    reads_onnx: ClassVar[bool] = False
 
     def __init__(self, settings: RuntimeSettings) -> None:
         self.settings = settings
@@ -75,5 +76,7 @@ class Runtime(ABC):
 
     def prepare_file(self, path: Path, inputs: Inputs) -> Run:
         """A pass of an exported ONNX file on these inputs."""
-        del inputs
-        raise RuntimeUnavailable(f"runtime '{self.name}' does not read ONNX files, '{path.name}' among them")
+        del path, inputs
+        raise RuntimeUnavailable(
+            f"runtime '{self.name}' does not read ONNX files; measure it from Python, where the model is"
+        )

@@ -13,12 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from layermerge.exporting import for_serving, quiet, write_onnx
-from layermerge.runtimes.base import Run, Runtime
+from layermerge.runtimes.base import Run, Runtime, RuntimeSettings, RuntimeUnavailable
 from layermerge.tracing.capture import Inputs
 
 
 class OnnxRuntimeBase(Runtime):
     """Exports the module, then runs the file: what is timed is the artifact."""
+
+    reads_onnx = True
+
+    def __init__(self, settings: RuntimeSettings) -> None:
+        if settings.dtype != "float32" or settings.channels_last:
+            raise RuntimeUnavailable(
+                f"runtime '{self.name}' takes float32 files in its own layout; drop dtype and channels_last"
+            )
+        super().__init__(settings)
 
     @abstractmethod
     def session(self, path: Path) -> tuple[list[str], Any]:

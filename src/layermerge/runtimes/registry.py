@@ -13,8 +13,10 @@ RUNTIMES: dict[str, type[Runtime]] = {
 }
 
 
-def make_runtime(name: str, settings: RuntimeSettings | None = None) -> Runtime:
-    """The runtime of that name, ready to build; one clear error where it cannot run here."""
+def make_runtime(name: str | Runtime, settings: RuntimeSettings | None = None) -> Runtime:
+    """The runtime of that name, ready to build; one clear error where it cannot run here. A runtime is taken as it is."""
+    if isinstance(name, Runtime):
+        return name
     if name not in RUNTIMES:
         raise RuntimeUnavailable(f"unknown runtime '{name}'; choose one of {', '.join(RUNTIMES)}")
     return RUNTIMES[name](settings or RuntimeSettings())

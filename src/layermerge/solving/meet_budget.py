@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from layermerge.planning.plan import Plan
-from layermerge.runtimes.base import Run, RuntimeSettings
+from layermerge.runtimes.base import Run, Runtime, RuntimeSettings
 from layermerge.runtimes.registry import make_runtime
 from layermerge.solving.budget_text import InfeasibleBudget, budget_ms
 from layermerge.solving.frontier import Frontier, Solution
@@ -51,7 +51,7 @@ def meet_budget(
     scores: Scores,
     *,
     budget: str,
-    runtime: str = "torch",
+    runtime: str | Runtime = "torch",
     clock: ClockSettings = WHOLE_CLOCK,
 ) -> MetBudget:
     """The most important solution whose merged network, measured whole on the runtime, keeps the budget.

@@ -90,7 +90,7 @@ def measure_latency(
     plan: Plan,
     *,
     trace: Trace,
-    runtime: str = "torch",
+    runtime: str | Runtime = "torch",
     batch_size: int = 1,
     threads: int = 1,
     path: str | Path = "latency.jsonl",
@@ -98,7 +98,8 @@ def measure_latency(
 ) -> LatencyTable:
     """Measures a plan's latency table, or goes on with it where an earlier run stopped.
 
-    Costs about a second for each distinct work, plus one export of the whole network.
+    `runtime` is a name, run with `threads`, or a runtime with settings of its own (device, dtype, layout). Costs about a
+    second for each distinct work, plus one export of the whole network.
     """
     chosen = make_runtime(runtime, RuntimeSettings(threads=threads))
     network = fingerprint(trace.structure)

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from layermerge.runtimes.base import RuntimeUnavailable
 from layermerge.tables.table import Row, Scalar, Table, TableError, TableWriter
 
 Measure = Callable[[str], Row]
@@ -26,7 +27,7 @@ def fill_table(
     """Measures every key that the table lacks, in order, each row durable before the next begins.
 
     `shard` is (number, count): this run takes every count-th key, from `number` on. A measurement that raises is recorded
-    as failed, with its reason, and does not end the run; a `TableError` does.
+    as failed, with its reason, and does not end the run; what would fail every entry alike does.
     """
     number, count = shard
     if not 0 <= number < count:
@@ -44,7 +45,7 @@ def fill_table(
 def _measured(measure: Measure, key: str) -> Row:
     try:
         return measure(key)
-    except TableError:
+    except (TableError, RuntimeUnavailable):
         raise
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0][:200]

@@ -62,12 +62,12 @@ def work_of(record: WorkRecord) -> Work:
 
 
 def works_of(trace: Trace, plan: Plan) -> dict[str, Work | None]:
-    """The work of every candidate, by candidate key; None where nothing is kept, which costs nothing."""
+    """The work of every candidate, by key; None where nothing is kept, and for fixed ones, which are not measured alone."""
     return {candidate.key: _work(trace, candidate) for candidate in plan.candidates}
 
 
 def _work(trace: Trace, candidate: Candidate) -> Work | None:
-    if candidate.spec is None:
+    if candidate.spec is None or candidate.fixed:
         return None
     structure = trace.structure
     number = {name: index for index, name in enumerate(candidate.layers, candidate.start)}

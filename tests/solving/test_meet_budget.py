@@ -1,0 +1,216 @@
+"""The closed loop: on machines that differ from the table, and on real runtimes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import layermerge as lm
+import zoo
+from agreement import worst
+from layermerge.conv import ConvSpec
+from layermerge.planning.plan import Candidate
+from layermerge.solving.budget_text import BudgetError, InfeasibleBudget, budget_ms
+from layermerge.solving.frontier import Frontier, Solution, build_frontier
+from layermerge.solving.labels import Option
+from layermerge.solving.meet_budget import MetBudget, Round, close_the_loop
+from layermerge.tables.clock import ClockSettings
+
+QUICK = ClockSettings(warm_up=1, least_rounds=2, most_rounds=2, seconds=0)
+DENSE = [step / 10 for step in range(1, 101)]
+
+
+def frontier(latencies: list[float], original_ms: float | None = None) -> Frontier:
+    """One layer, a choice for each latency, the slower the better; the slowest is the untouched network."""
+    ordered = sorted(latencies)
+    menu = [
+        Candidate(0, 1, ("l",), ("l",) if ms == ordered[-1] else ("other",), ConvSpec(8, 8, (place + 1, place + 1)))
+        for place, ms in enumerate(ordered)
+    ]
+    options = [Option(0, 1, ms, float(place), menu[place].key) for place, ms in enumerate(ordered)]
+    return build_frontier(options, {entry.key: entry for entry in menu}, 1, original_ms=original_ms or ordered[-1])
+
+
+class Machine:
+    """What passes really take, and which choices were measured."""
+
+    def __init__(self, truth: Callable[[float], float]) -> None:
+        self.truth = truth
+        self.measured: list[tuple[str, ...]] = []
+
+    def __call__(self, solution: Solution) -> float:
+        self.measured.append(tuple(candidate.key for candidate in solution.candidates))
+        return self.truth(solution.latency_ms)
+
+
+TRUTHS: dict[str, Callable[[float], float]] = {
+    "as predicted": lambda ms: ms,
+    "slower, with an overhead": lambda ms: 1.2 * ms + 0.1,
+    "much slower": lambda ms: 2.5 * ms,
+    "faster": lambda ms: 0.6 * ms,
+    "faster, with an overhead": lambda ms: 0.6 * ms + 1.0,
+    "steeper": lambda ms: 1.5 * ms - 0.1,
+    "scattered": lambda ms: ms * (1.1 + 0.05 * (int(ms * 10) % 3)),
+}
+
+
+@pytest.mark.parametrize("budget", ["100%", "80%", "60%", "40%", "15%", "3.33ms", "1.7x"])
+@pytest.mark.parametrize("name", TRUTHS)
+def test_what_is_returned_keeps_the_budget_and_uses_it(name: str, budget: str) -> None:
+    machine, allowed = Machine(TRUTHS[name]), budget_ms(budget, 10.0)
+    met = close_the_loop(frontier(DENSE), budget, machine)
+    assert met.measured_ms is not None
+    assert met.measured_ms <= allowed
+    assert met.measured_ms == machine.truth(met.latency_ms)
+    assert met.budget_ms == allowed
+    # What is left over is less than three per cent, or what could be had with two steps more of this machine.
+    best = max(machine.truth(ms) for ms in DENSE if machine.truth(ms) <= allowed)
+    assert met.measured_ms >= min(0.97 * allowed, best) - 2 * (machine.truth(10.0) - machine.truth(9.9)) - 0.3
+    assert met.importance == DENSE.index(round(met.latency_ms, 1))
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_rounds_are_recorded_and_nothing_is_measured_twice(name: str) -> None:
+    machine = Machine(TRUTHS[name])
+    met = close_the_loop(frontier(DENSE), "50%", machine)
+    assert len(met.rounds) == len(machine.measured) == len(set(machine.measured))
+    assert met.rounds[0].predicted_ms == pytest.approx(5.0)
+    assert all(turn.measured_ms == machine.truth(turn.predicted_ms) for turn in met.rounds)
+    assert Round(met.latency_ms, met.measured_ms or 0.0) in met.rounds
+
+
+def test_one_round_where_the_prediction_is_right() -> None:
+    met = close_the_loop(frontier(DENSE), "60%", Machine(lambda ms: ms))
+    assert met.rounds == (Round(met.latency_ms, met.latency_ms),)
+    assert met.latency_ms == pytest.approx(6.0)
+
+
+def test_room_that_a_pessimistic_prediction_left_is_used() -> None:
+    met = close_the_loop(frontier(DENSE), "30%", Machine(lambda ms: 0.5 * ms))
+    assert met.rounds[0].measured_ms == pytest.approx(1.5)
+    assert met.latency_ms > 5.5
+    assert met.measured_ms is not None
+    assert 2.9 <= met.measured_ms <= 3.0
+
+
+def test_the_best_of_what_was_measured_is_returned_where_using_the_room_overshoots() -> None:
+    truth = {2.0: 1.0, 4.0: 3.5, 10.0: 10.0}
+    met = close_the_loop(frontier(list(truth)), "25%", Machine(lambda ms: truth[ms]))
+    assert [turn.predicted_ms for turn in met.rounds] == [2.0, 4.0]
+    assert (met.latency_ms, met.measured_ms) == (2.0, 1.0)
+
+
+def test_all_of_the_budget_asks_for_the_untouched_network_first() -> None:
+    """Shares must not be rounded on the way: a third is no decimal number."""
+    met = close_the_loop(frontier([0.1, 1 / 3]), "100%", Machine(lambda ms: ms))
+    assert met.latency_ms == 1 / 3
+    assert met.candidates[0].untouched
+
+
+def test_a_network_of_nanoseconds() -> None:
+    met = close_the_loop(frontier([1e-11, 1e-10]), "50%", Machine(lambda ms: ms))
+    assert met.latency_ms == 1e-11
+
+
+# -- budgets that cannot be kept
+
+
+def test_a_budget_below_every_prediction_is_infeasible_without_measuring() -> None:
+    machine = Machine(lambda ms: ms)
+    with pytest.raises(InfeasibleBudget, match="no choice of candidates runs in 0.5000 ms; the smallest reachable") as error:
+        close_the_loop(frontier([1.0, 10.0]), "5%", machine)
+    assert machine.measured == []
+    assert error.value.smallest_ms == 1.0
+
+
+def test_a_budget_that_no_measured_choice_keeps_is_infeasible_and_says_what_was_reached() -> None:
+    machine = Machine(lambda ms: ms + 3.0)
+    with pytest.raises(InfeasibleBudget, match="the smallest reachable latency is 4.0000 ms, 40.00% of the original") as error:
+        close_the_loop(frontier([1.0, 3.0, 10.0]), "35%", machine)
+    assert error.value.smallest_ms == pytest.approx(4.0)
+    assert error.value.budget_ms == 3.5
+
+
+@pytest.mark.parametrize("overhead", [0.5, 2.0, 5.0])
+@pytest.mark.parametrize("slope", [0.5, 1.0, 1.5])
+def test_a_budget_that_some_choice_keeps_is_kept(slope: float, overhead: float) -> None:
+    """However much the machine adds: 60 % of the original is within reach in every one of these cases."""
+    machine = Machine(lambda ms: slope * ms + overhead)
+    assert machine.truth(0.1) < 6.0
+    met = close_the_loop(frontier(DENSE), "60%", machine)
+    assert met.measured_ms is not None
+    assert met.measured_ms <= 6.0
+
+
+def test_the_smallest_choice_is_measured_before_giving_up() -> None:
+    """The correction asks for less than the smallest prediction, yet the smallest choice keeps the budget."""
+    truth = {8.2: 11.4, 10.0: 15.0, 12.0: 20.0}
+    met = close_the_loop(frontier(list(truth)), "12ms", Machine(lambda ms: truth[ms]))
+    assert met.latency_ms == 8.2
+
+
+@pytest.mark.parametrize("budget", ["60", "abc%", "-3ms", "0%"])
+def test_a_budget_that_cannot_be_read_is_refused_before_measuring(budget: str) -> None:
+    machine = Machine(lambda ms: ms)
+    with pytest.raises(BudgetError, match="budget"):
+        close_the_loop(frontier(DENSE), budget, machine)
+    assert machine.measured == []
+
+
+# -- real runtimes
+
+
+@pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
+@pytest.mark.parametrize("budget", ["1000%", "100%"])
+def test_a_real_network_on_a_real_runtime(runtime: str, budget: str, tmp_path: Path) -> None:
+    traced = zoo.traced("plain")
+    plan = lm.plan(traced)
+    table = lm.measure_latency(plan, trace=traced, runtime=runtime, path=tmp_path / "latency.jsonl", clock=QUICK)
+    scores = {entry.key: -0.1 * (len(entry.layers) - 1) - 0.01 for entry in plan.candidates if not entry.untouched}
+    try:
+        met = lm.meet_budget(traced, plan, table, scores, budget=budget, runtime=runtime, clock=QUICK)
+    except InfeasibleBudget:
+        assert budget == "100%"  # two rounds on a busy machine say little
+        return
+    assert isinstance(met, MetBudget)
+    assert met.measured_ms is not None
+    assert 0 < met.measured_ms <= met.budget_ms == budget_ms(budget, table.original_ms)
+    assert 1 <= len(met.rounds) <= 8
+    assert [entry.start for entry in met.candidates] == [0, *(entry.end for entry in met.candidates[:-1])]
+    net = lm.rewrite(traced, met.candidates).eval()
+    x = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        assert worst(net(x), lm.merge(net)(x)) <= 1e-5
+    if budget == "1000%":
+        assert all(entry.untouched for entry in met.candidates)
+
+
+def test_the_merged_network_is_what_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is made of convs: what is measured is the original's three, and the merged network's own."""
+    traced = zoo.traced("plain")
+    plan = lm.plan(traced)
+    table = lm.measure_latency(plan, trace=traced, path=tmp_path / "latency.jsonl", clock=QUICK)
+    built: list[int] = []
+
+    class Counting:
+        def prepare(self, module: torch.nn.Module, inputs: object, *, small: bool = False) -> int:
+            del inputs, small
+            built.append(sum(isinstance(part, torch.nn.Conv2d) for part in module.modules()))
+            return built[-1]
+
+    def timed(runs: dict[str, int], _clock: ClockSettings) -> dict[str, object]:
+        from layermerge.tables.clock import Sample
+
+        return {name: Sample(float(convs), 0.0, 1) for name, convs in runs.items()}
+
+    monkeypatch.setattr("layermerge.solving.meet_budget.make_runtime", lambda *_: Counting())
+    monkeypatch.setattr("layermerge.solving.meet_budget.time_side_by_side", timed)
+    # Merging everything scores best, so it is the first choice at any budget that its prediction keeps.
+    scores = {entry.key: 5.0 if entry.kept == entry.layers and len(entry.layers) == 3 else -1.0 for entry in plan.candidates}
+    met = lm.meet_budget(traced, plan, table, scores, budget="100000%")
+    assert [entry.key for entry in met.candidates] == ["0-3:7x7g1"]
+    assert built[:2] == [3, 1]
+    assert met.measured_ms == pytest.approx(table.original_ms / 3)
