@@ -174,7 +174,9 @@ def test_torch_compile_compiles_and_runs() -> None:
 # -- what they say
 
 
-@pytest.mark.parametrize(("name", "package"), [("torch", "torch"), ("onnxruntime", "onnxruntime"), ("openvino", "openvino")])
+@pytest.mark.parametrize(
+    ("name", "package"), [("torch", "torch"), ("onnxruntime", "onnxruntime"), ("openvino", "openvino")]
+)
 def test_a_runtime_describes_what_its_measurements_depend_on(name: str, package: str) -> None:
     facts = make_runtime(name, RuntimeSettings(threads=3)).describe()
     version = importlib.import_module(package).__version__

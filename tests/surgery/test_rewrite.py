@@ -330,3 +330,25 @@ def test_two_blocks_get_one_activation_each_but_the_last(inverted: Network) -> N
     x = F.relu6(linear_block(inverted, "a", inverted.inputs))
     assert_same(net, inverted.inputs, linear_block(inverted, "b", x))
     assert len(activations(net)) == 1
+
+
+class NormBesideSkip(nn.Module):
+    """A residual body whose first conv reads the fork itself, with a statistical norm behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c1, self.c2, self.c3 = conv(4, 4), conv(4, 4), conv(4, 4)
+        self.norm = nn.GroupNorm(2, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.c3(F.relu(self.c2(F.silu(self.norm(self.c1(x))))))  # type: ignore[no-any-return]
+
+
+def test_a_norm_of_an_emptied_range_does_not_touch_the_skip() -> None:
+    torch.manual_seed(0)
+    model, x = NormBesideSkip().eval(), torch.randn(2, 4, 9, 9)
+    traced = lm.trace(model, x)
+    net = lm.rewrite(traced, [lm.plan(traced)["0-2:identity"]])
+    with torch.no_grad():
+        expected = x + model.c3(F.relu(model.norm(x)))
+        assert float((net(x) - expected).abs().max()) <= 1e-6

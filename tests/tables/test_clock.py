@@ -126,9 +126,7 @@ def test_what_runs_between_passes_is_not_timed() -> None:
         machine.calls.append("-")
         machine.seconds += 5.0
 
-    samples = time_side_by_side(
-        machine.runs, ClockSettings(1, 2, 2, 0), between=pause, now=lambda: machine.seconds
-    )
+    samples = time_side_by_side(machine.runs, ClockSettings(1, 2, 2, 0), between=pause, now=lambda: machine.seconds)
     assert {name: sample.value_ms for name, sample in samples.items()} == pytest.approx({"a": 4, "b": 6})
     assert "".join(machine.calls) == "ab" + "-a-b" * 2
 

@@ -192,7 +192,9 @@ def test_a_work_that_fails_takes_its_candidates_off_the_menu(tmp_path: Path) -> 
     reasons = {row.reason for row in table.table.rows.values() if row.status == "failed"}
     assert reasons == {"RuntimeError: operator not known here"}
     frontier = lm.solve(table.plan, table, {candidate.key: -0.1 for candidate in table.plan.candidates})
-    assert not gone & {entry.key for point in range(len(frontier.points)) for entry in frontier.solution(point).candidates}
+    assert not gone & {
+        entry.key for point in range(len(frontier.points)) for entry in frontier.solution(point).candidates
+    }
 
 
 def test_a_layer_that_cannot_be_measured_at_all_is_one_clear_line(tmp_path: Path) -> None:
@@ -259,9 +261,7 @@ def test_a_table_measured_otherwise_is_refused_and_the_difference_shown(
     assert (tmp_path / "latency.jsonl").read_bytes() == before
 
 
-def test_works_that_take_less_than_an_empty_graph_take_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_works_that_take_less_than_an_empty_graph_take_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "milliseconds", lambda module: 1.0 if isinstance(module, Sandwich) else 3.0)
     table = measure("plain", tmp_path, FakeRuntime())
     assert {table.of(candidate) for candidate in table.plan.candidates} == {0.0}

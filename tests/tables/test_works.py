@@ -47,9 +47,7 @@ def test_a_work_is_the_merged_conv_on_the_map_that_enters_the_range() -> None:
     assert works("explicit_same_padding")["0-2:5x5g1"] == Work(
         ConvSpec(3, 4, (5, 5), (2, 2), (1, 2, 1, 2)), (3, 16, 16), ("ReLU",)
     )
-    assert works("explicit_same_padding")["2-3:5x3g1"] == Work(
-        ConvSpec(4, 4, (5, 3), padding=(2, 2, 1, 1)), (4, 8, 8)
-    )
+    assert works("explicit_same_padding")["2-3:5x3g1"] == Work(ConvSpec(4, 4, (5, 3), padding=(2, 2, 1, 1)), (4, 8, 8))
 
 
 @pytest.mark.parametrize("name", ["plain", "basic", "depthwise_chain", "time_shifted_block"])
@@ -144,7 +142,9 @@ SHORTCUTS = {("basic_strided", "0-1:1x1g1")}
 """The add that reads a shortcut conv is counted with the body's last conv."""
 
 
-@pytest.mark.parametrize("name", ["plain", "basic", "basic_strided", "pre_activation", "time_shifted_block", "inverted"])
+@pytest.mark.parametrize(
+    "name", ["plain", "basic", "basic_strided", "pre_activation", "time_shifted_block", "inverted"]
+)
 def test_what_follows_is_what_will_run(name: str) -> None:
     different = {
         key: (work.follow, tuple(ran(name, key)))

@@ -169,10 +169,8 @@ class _Surgeon:
                 self._move_padding(reading.steps, spec, number)
             lost = self._strip(reading.steps)
             self._strip_norms_behind(reading)
-            moved = self._take_last_norm(reading.steps)
+            moved = self._take_last_norm(reading.steps, stays=not candidate.kept)
         if not candidate.kept:
-            if moved is not None:
-                self._put_behind(main_input(moved), moved)
             return
         members = [self.nodes[name] for name in self._names(steps) if name in self.nodes]
         members = [member for member in members if member is not moved]
@@ -360,15 +358,20 @@ class _Surgeon:
 
     # -- statistical norms move behind the range
 
-    def _take_last_norm(self, steps: Path) -> fx.Node | None:
-        """Takes the statistical norms out of a range; the last of them is to stand behind it, with its weights."""
+    def _take_last_norm(self, steps: Path, *, stays: bool) -> fx.Node | None:
+        """Takes the statistical norms out of a range; the last of them is to stand behind it, with its weights.
+
+        Where no conv is left in the range, the last norm stands behind it already: it stays.
+        """
         norms = [step.node for step in steps if isinstance(step, OpStep) and step.role is Role.STAT_NORM]
-        found = [self.nodes[name] for name in norms if name in self.nodes]
-        for node in found:
-            node.replace_all_uses_with(main_input(node))
+        norms = [name for name in norms if name in self.nodes]
         for name in norms[:-1]:
-            self.graph.erase_node(self.nodes.pop(name))
-        return found[-1] if found else None
+            self._remove(name)
+        if stays or not norms:
+            return None
+        last: fx.Node = self.nodes[norms[-1]]
+        last.replace_all_uses_with(main_input(last))
+        return last
 
     def _put_behind(self, end: fx.Node, norm: fx.Node) -> fx.Node:
         readers = [user for user in end.users if user is not norm]
