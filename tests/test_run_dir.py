@@ -91,10 +91,10 @@ def test_no_number_of_the_real_network_is_in_a_file_without_weights(tmp_path: Pa
     """Norms and linear layers as well as convs: nothing of the state, folded or not, may be told from the file."""
     written(tmp_path, "plain")
     folded = lm.merge(lm.rewrite(zoo.traced("plain"), []))
-    real = {round(float(value), 6) for tensor in folded.state_dict().values() for value in tensor.flatten() if value}
-    kept = {round(float(value), 6) for tensor in constants(tmp_path / ORIGINAL) for value in tensor.flatten()}
-    assert len(real) > 100
-    assert len(real & kept) <= 0.05 * len(real)  # six decimals meet by chance
+    real = {float(value) for tensor in folded.state_dict().values() for value in tensor.flatten() if value}
+    kept = {float(value) for tensor in constants(tmp_path / ORIGINAL) for value in tensor.flatten()}
+    assert len(real) > 1000
+    assert len(real & kept) <= 0.002 * len(real)  # a few meet by chance
 
 
 @pytest.mark.parametrize("name", ["norms_of_every_kind", "time_shifted_block"])
@@ -166,7 +166,7 @@ def test_a_table_of_another_network_is_refused(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "a" / LATENCY, tmp_path / "b")
     with pytest.raises(ArtifactError, match=r"b/latency.jsonl' was measured for another network than '.*b/plan.json'"):
         read_latency(tmp_path / "b")
-    with pytest.raises(TableError, match="network: '.*' there, '.*' now"):
+    with pytest.raises(TableError, match=r"network: '.*' there, '.*' now"):
         measure_run(tmp_path / "b", make_runtime("onnxruntime"), 1)
 
 
@@ -209,7 +209,7 @@ def test_a_runtime_that_cannot_read_the_network_leaves_no_table_behind(tmp_path:
     """Else the next, right runtime would be refused for the sake of a table that is of no use."""
     written(tmp_path)
     with pytest.raises(lm.LayerMergeError, match="runtime 'torch' does not read ONNX files"):
-        measure_run(tmp_path, make_runtime("torch"), 1).original_ms
+        measure_run(tmp_path, make_runtime("torch"), 1)
     assert measure_run(tmp_path, make_runtime("onnxruntime"), 1).original_ms > 0
 
 

@@ -30,7 +30,7 @@ from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.latency import LatencyJob, LatencyTable
 from layermerge.tables.table import Table
-from layermerge.tables.works import work_of, work_record, works_of
+from layermerge.tables.works import Work, work_of, work_record, works_of
 from layermerge.tracing.capture import Inputs
 from layermerge.tracing.trace import Trace
 
@@ -86,8 +86,16 @@ def measure_run(directory: Path, runtime: Runtime, batch: int, name: str = LATEN
     def whole() -> Run:
         return runtime.prepare_file(original, Inputs.of(example_inputs(record)).resized(batch))
 
-    works = {key: None if work is None else work_of(work) for key, work in record.works.items()}
-    return LatencyJob(plan, works, record.fingerprint, whole).run(runtime, batch, directory / name)
+    return LatencyJob(plan, _works(record, plan, directory), record.fingerprint, whole).run(
+        runtime, batch, directory / name
+    )
+
+
+def _works(record: PlanRecord, plan: Plan, directory: Path) -> dict[str, Work | None]:
+    missing = [candidate.key for candidate in plan.candidates if candidate.key not in record.works]
+    if missing:
+        raise ArtifactError(f"'{directory / PLAN}' does not list the work of candidate '{missing[0]}'; write it again")
+    return {key: None if work is None else work_of(work) for key, work in record.works.items()}
 
 
 def solve_run(directory: Path, objective: Objective, tick_ms: float | None) -> Frontier:
@@ -100,7 +108,7 @@ def solve_run(directory: Path, objective: Objective, tick_ms: float | None) -> F
 
 def read_latency(directory: Path, name: str = LATENCY) -> LatencyTable:
     record, plan = read_plan(directory)
-    works = {key: None if work is None else work_of(work) for key, work in record.works.items()}
+    works = _works(record, plan, directory)
     table = Table.read(directory / name)
     if table.provenance.get("network") != record.fingerprint:
         raise ArtifactError(f"'{directory / name}' was measured for another network than '{directory / PLAN}'")

@@ -116,7 +116,7 @@ def test_all_of_the_budget_asks_for_the_untouched_network_first() -> None:
 def test_a_budget_below_every_prediction_is_infeasible_without_measuring() -> None:
     machine = Machine(lambda ms: ms)
     with pytest.raises(
-        InfeasibleBudget, match="no choice of candidates runs in 0.5000 ms; the smallest reachable"
+        InfeasibleBudget, match=r"no choice of candidates runs in 0.5000 ms; the smallest reachable"
     ) as error:
         close_the_loop(frontier([1.0, 10.0]), "5%", machine)
     assert machine.measured == []
@@ -126,7 +126,7 @@ def test_a_budget_below_every_prediction_is_infeasible_without_measuring() -> No
 def test_a_budget_that_no_measured_choice_keeps_is_infeasible_and_says_what_was_reached() -> None:
     machine = Machine(lambda ms: ms + 3.0)
     with pytest.raises(
-        InfeasibleBudget, match="the smallest reachable latency is 4.0000 ms, 40.00% of the original"
+        InfeasibleBudget, match=r"the smallest reachable latency is 4.0000 ms, 40.00% of the original"
     ) as error:
         close_the_loop(frontier([1.0, 3.0, 10.0]), "35%", machine)
     assert error.value.smallest_ms == pytest.approx(4.0)

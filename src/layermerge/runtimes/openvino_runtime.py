@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from layermerge.runtimes.base import RuntimeSettings, RuntimeUnavailable
 from layermerge.runtimes.onnx_file import OnnxRuntimeBase
 
 
@@ -14,6 +15,11 @@ class OpenVino(OnnxRuntimeBase):
     name = "openvino"
     package = "openvino"
     extra = "layermerge[export]"
+
+    def __init__(self, settings: RuntimeSettings) -> None:
+        if settings.device != "cpu":
+            raise RuntimeUnavailable(f"runtime 'openvino' runs on the cpu here, not on '{settings.device}'")
+        super().__init__(settings)
 
     def session(self, path: Path) -> tuple[list[str], Any]:
         library: Any = self.library

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from layermerge.exporting import for_serving
-from layermerge.runtimes.base import Run, Runtime
+from layermerge.runtimes.base import Run, Runtime, RuntimeSettings, RuntimeUnavailable
 from layermerge.tracing.capture import Inputs
 
 
@@ -17,6 +17,11 @@ class TorchEager(Runtime):
     name = "torch"
     package = "torch"
     extra = "torch"
+
+    def __init__(self, settings: RuntimeSettings) -> None:
+        if not isinstance(getattr(torch, settings.dtype, None), torch.dtype):
+            raise RuntimeUnavailable(f"torch has no dtype '{settings.dtype}'; try float32 or bfloat16")
+        super().__init__(settings)
 
     def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Run:
         del small

@@ -107,7 +107,10 @@ class Frontier:
 
     def at(self, budget: str) -> Solution:
         """The most important choice with latency <= budget: "60%", "1.8x" or "12ms"."""
-        allowed = budget_ms(budget, self.original_ms)
+        return self.within(budget_ms(budget, self.original_ms))
+
+    def within(self, allowed: float) -> Solution:
+        """The most important choice with latency <= `allowed` milliseconds."""
         index = int(np.searchsorted(self._latency_ms, allowed, side="right")) - 1
         if index < 0:
             raise InfeasibleBudget(self.smallest_ms, allowed, self.original_ms)

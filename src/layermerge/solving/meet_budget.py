@@ -79,26 +79,44 @@ def _beside(original: Run, merged: Run, original_ms: float, clock: ClockSettings
 def close_the_loop(frontier: Frontier, budget: str, measure: Callable[[Solution], float]) -> MetBudget:
     """Asks the frontier, measures, corrects, until the budget is kept; knows nothing of runtimes."""
     target = asked = budget_ms(budget, frontier.original_ms)
+    if target < frontier.smallest_ms:
+        raise InfeasibleBudget(frontier.smallest_ms, target, frontier.original_ms)
     rounds: list[Round] = []
-    seen: set[tuple[str, ...]] = set()
     best: Solution | None = None
-    for _ in range(_ROUNDS):
-        try:
-            solution = frontier.at(f"{asked:.9f}ms")
-        except InfeasibleBudget:
-            break
-        keys = tuple(candidate.key for candidate in solution.candidates)
-        if keys in seen:
-            break
-        seen.add(keys)
+    while len(rounds) < _ROUNDS:
+        last_chance = best is None and len(rounds) == _ROUNDS - 1
+        # The fastest choice is tried before giving up, whatever the correction asks for.
+        solution = frontier.within(frontier.smallest_ms if last_chance else max(asked, frontier.smallest_ms))
+        if any(turn.predicted_ms == solution.latency_ms for turn in rounds):
+            if best is not None or any(turn.predicted_ms == frontier.smallest_ms for turn in rounds):
+                break
+            solution = frontier.within(frontier.smallest_ms)
         measured = measure(solution)
         rounds.append(Round(solution.latency_ms, measured))
         if measured <= target and (best is None or solution.importance > best.importance):
             best = replace(solution, measured_ms=measured)
         if best is not None and (best.measured_ms or 0.0) >= target * (1 - _ROOM):
             break
-        asked = solution.latency_ms * target / measured * _CAUTION
+        asked = _next_request(rounds, target)
     if best is None:
-        smallest = min((turn.measured_ms for turn in rounds), default=frontier.smallest_ms)
-        raise InfeasibleBudget(max(smallest, target), target, frontier.original_ms)
+        raise InfeasibleBudget(min(turn.measured_ms for turn in rounds), target, frontier.original_ms)
     return MetBudget(best.candidates, best.latency_ms, best.importance, best.measured_ms, target, tuple(rounds))
+
+
+def _next_request(rounds: list[Round], target: float) -> float:
+    """The prediction whose measurement should just keep the budget, by the line through the two nearest rounds.
+
+    After one round, and where two lie too close to give a slope, in proportion to the last.
+    """
+    last = rounds[-1]
+    kept = max(
+        (turn for turn in rounds if turn.measured_ms <= target), key=lambda turn: turn.predicted_ms, default=None
+    )
+    missed = min(
+        (turn for turn in rounds if turn.measured_ms > target), key=lambda turn: turn.predicted_ms, default=None
+    )
+    near, far = (kept, missed) if kept and missed else (last, rounds[-2] if len(rounds) > 1 else last)
+    rise, run = far.measured_ms - near.measured_ms, far.predicted_ms - near.predicted_ms
+    if run != 0 and rise / run > 0.05:
+        return near.predicted_ms + (target * _CAUTION - near.measured_ms) * run / rise
+    return last.predicted_ms * target / last.measured_ms * _CAUTION

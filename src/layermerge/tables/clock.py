@@ -70,6 +70,8 @@ def _disagreement(settings: ClockSettings) -> Callable[[list[float]], float]:
     """How far the values of even and odd rounds differ, relative to the value."""
 
     def measure(values: list[float]) -> float:
+        if len(values) < 2:
+            return 0.0
         even, odd = (float(np.quantile(values[part::2], settings.quantile)) for part in (0, 1))
         return abs(even - odd) / max(even, odd, 1e-9)
 

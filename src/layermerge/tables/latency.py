@@ -24,7 +24,7 @@ from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.clock import ClockSettings, cache_pressure, time_side_by_side
 from layermerge.tables.runner import fill_table
 from layermerge.tables.table import Row, Scalar, Table, TableError
-from layermerge.tables.works import Sandwich, Work, empty, needs_other, sandwich_inputs, works_of
+from layermerge.tables.works import Sandwich, Work, empty, sandwich_inputs, works_of
 from layermerge.tracing.capture import Inputs
 from layermerge.tracing.structure import MapShape
 from layermerge.tracing.trace import Trace
@@ -145,7 +145,7 @@ class WorkClock:
 
     def measure(self, work: Work) -> Row:
         """The work's own time: its sandwich, less half an empty graph at each of its ends."""
-        ends = [work.input_shape, work.output_shape, *([work.output_shape] if needs_other(work) else [])]
+        ends = (work.input_shape, work.output_shape)
         runs: dict[str, Run] = {"work": self._prepare(Sandwich(work), Inputs(sandwich_inputs(work, self.batch), {}))}
         runs |= {str(shape): self._empty(shape) for shape in ends}
         samples = time_side_by_side(runs, self.settings, between=self.between)
@@ -171,4 +171,6 @@ def _weight_bytes(plan: Plan) -> int:
 def _value(row: Row) -> float:
     if row.value is None:
         raise TableError(f"'{row.key}' has no latency ({row.reason}); remove its line to measure it again")
+    if row.value < 0:
+        raise TableError(f"'{row.key}' has a negative latency ({row.value} ms); remove its line to measure it again")
     return row.value

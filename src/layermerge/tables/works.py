@@ -74,8 +74,31 @@ def _work(trace: Trace, candidate: Candidate) -> Work | None:
     reading, _ = read_range(structure, candidate.start, candidate.end, {number[name] for name in candidate.kept})
     moved = [step for step in reading.steps if isinstance(step, OpStep) and step.role is Role.STAT_NORM]
     follow = [*moved[-1:], *_behind(structure, reading)]
-    tokens = tuple(token for step in follow if (token := _token(trace, step)))
-    return Work(candidate.spec, structure.layers[candidate.start].input_shape, tokens)
+    tokens = [token for step in follow if (token := _token(trace, step))]
+    lost = None if candidate.untouched else _last_activation(structure, reading.steps)
+    active = any(isinstance(step, OpStep) and step.role is Role.ACTIVATION for step in follow)
+    if lost and not active and _another_item_follows(structure, reading):
+        tokens.append(_token(trace, lost) or "")  # rewrite puts it back behind the range
+    return Work(candidate.spec, structure.layers[candidate.start].input_shape, tuple(tokens))
+
+
+def _last_activation(structure: Structure, path: Path) -> OpStep | None:
+    found = None
+    for step in path:
+        if isinstance(step, BlockStep):
+            found = _last_activation(structure, structure.blocks[step.block].body) or found
+        elif isinstance(step, OpStep) and step.role is Role.ACTIVATION:
+            found = step
+    return found
+
+
+def _another_item_follows(structure: Structure, reading: Reading) -> bool:
+    """Whether a conv comes next on the path, or on the one around it."""
+    piece: Path = (*reading.steps, *reading.behind)
+    for index, block in enumerate(structure.blocks):
+        if block.body[-len(piece) :] == piece:
+            return _another_item_follows(structure, _around(structure, index))
+    return not any(path[-len(piece) :] == piece for path in structure.paths)
 
 
 def _behind(structure: Structure, reading: Reading) -> list[OpStep | str]:
@@ -128,14 +151,13 @@ class Sandwich(nn.Module):
             self.conv.padding, self.sides = (top, left), []
         self.follow = work.follow
         self.operators = nn.ModuleList(_operator(token, spec.out_channels) for token in work.follow if token != ADD)
-        self.other = neighbour(spec.out_channels) if needs_other(work) else None
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         x = self.before(x)
         out = self.conv(F.pad(x, self.sides) if self.sides else x)
         operators = iter(self.operators)
         for token in self.follow:
-            out = out + (x if self.other is None else self.other(y)) if token == ADD else next(operators)(out)
+            out = out + (x if y is None else y) if token == ADD else next(operators)(out)
         result: Tensor = self.after(out)
         return result
 
