@@ -101,7 +101,10 @@ def _works(record: PlanRecord, plan: Plan, directory: Path) -> dict[str, Work | 
 def solve_run(directory: Path, objective: Objective, tick_ms: float | None) -> Frontier:
     """Solves a run from its tables, and writes the frontier beside them."""
     latency = read_latency(directory)
-    frontier = solve(latency.plan, latency, Table.read(directory / IMPORTANCE), objective=objective, tick_ms=tick_ms)
+    importance = Table.read(directory / IMPORTANCE)
+    if importance.provenance.get("network", latency.table.provenance["network"]) != latency.table.provenance["network"]:
+        raise ArtifactError(f"'{directory / IMPORTANCE}' was measured for another network than '{directory / LATENCY}'")
+    frontier = solve(latency.plan, latency, importance, objective=objective, tick_ms=tick_ms)
     write_files({directory / FRONTIER: text_writer(json.dumps(frontier.to_document()) + "\n")})
     return frontier
 

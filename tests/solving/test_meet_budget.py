@@ -215,3 +215,11 @@ def test_the_merged_network_is_what_is_measured(tmp_path: Path, monkeypatch: pyt
     assert [entry.key for entry in met.candidates] == ["0-3:7x7g1"]
     assert built[:2] == [3, 1]
     assert met.measured_ms == pytest.approx(table.original_ms / 3)
+
+
+def test_a_table_of_another_runtime_is_refused(tmp_path: Path) -> None:
+    traced = zoo.traced("plain")
+    menu = lm.plan(traced)
+    table = lm.measure_latency(menu, trace=traced, runtime="torch", path=tmp_path / "t.jsonl", clock=QUICK)
+    with pytest.raises(lm.LayerMergeError, match="measured on torch, not on onnxruntime"):
+        lm.meet_budget(traced, menu, table, {}, budget="60%", runtime="onnxruntime")

@@ -20,6 +20,7 @@ from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.clock import ClockSettings, time_side_by_side
 from layermerge.tables.latency import WHOLE_CLOCK, LatencyTable
+from layermerge.tables.table import TableError
 from layermerge.tracing.trace import Trace
 
 _ROUNDS = 8
@@ -60,6 +61,10 @@ def meet_budget(
     """
     settings = latency.table.provenance
     chosen = make_runtime(runtime, RuntimeSettings(threads=int(settings["threads"] or 1)))
+    if settings.get("runtime") != chosen.name:
+        raise TableError(
+            f"the latency table was measured on {settings.get('runtime')}, not on {chosen.name}; measure one there"
+        )
     inputs = trace.inputs.resized(int(settings["batch"] or 1))
     original = chosen.prepare(merge(rewrite(trace, [])), inputs)
 
