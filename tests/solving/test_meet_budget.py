@@ -195,6 +195,8 @@ def test_the_merged_network_is_what_is_measured(tmp_path: Path, monkeypatch: pyt
     built: list[int] = []
 
     class Counting:
+        name = "torch"
+
         def prepare(self, module: torch.nn.Module, inputs: object, *, small: bool = False) -> int:
             del inputs, small
             built.append(sum(isinstance(part, torch.nn.Conv2d) for part in module.modules()))
