@@ -134,3 +134,11 @@ def test_what_runs_between_passes_is_not_timed() -> None:
 @pytest.mark.parametrize("size", [0, 1, 4096])
 def test_cache_pressure_is_something_to_run(size: int) -> None:
     assert cache_pressure(size)() == max(size // 8, 1)
+
+
+def test_a_pass_that_knows_its_own_time_is_believed() -> None:
+    """A GPU's events tell more than the host's clock, which here stands still."""
+    settings = ClockSettings(warm_up=0, least_rounds=3, most_rounds=3, seconds=0)
+    samples = time_side_by_side({"events": lambda: 2.5, "host": lambda: None}, settings, now=lambda: 1.0)
+    assert samples["events"].value_ms == 2.5
+    assert samples["host"].value_ms == 0.0

@@ -18,7 +18,7 @@ from layermerge.errors import LayerMergeError
 from layermerge.tracing.capture import Inputs
 
 Run = Callable[[], object]
-"""One pass, finished when it returns."""
+"""One pass, finished when it returns. A float that it returns is its own time in milliseconds, as a GPU's events give it."""
 
 
 class RuntimeUnavailable(LayerMergeError):
