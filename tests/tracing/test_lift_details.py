@@ -149,3 +149,18 @@ def test_a_conv_whose_weight_is_computed_is_no_layer() -> None:
 def test_the_denoising_network_is_that_of_the_paper() -> None:
     parameters = real_networks.ddpm().parameters()
     assert sum(parameter.numel() for parameter in parameters) == real_networks.DDPM_PARAMETERS
+
+
+def test_an_in_place_dropout_on_a_flattened_map_is_dropout_still() -> None:
+    """Flattening is a view; nothing reads the map under it again, so the dropout can be lifted like any other."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Dropout(0.5, inplace=True), nn.Linear(4 * 36, 5))
+    traced = lm.trace(model, torch.randn(2, 3, 8, 8))
+    assert isinstance(traced.module.get_submodule("2"), nn.Dropout)
+    x = torch.randn(3, 3, 8, 8)
+    outputs = []
+    for module in (model.train(), traced.module.train()):
+        torch.manual_seed(1)
+        outputs.append(module(x))
+    assert relative_difference(*outputs) <= 1e-6
+    assert relative_difference(outputs[0], model.eval()(x)) > 1e-2

@@ -232,6 +232,7 @@ def _owner(node: fx.Node) -> str:
 
 def _make_functional(graph: fx.Graph) -> None:
     """Replaces in-place operators by their functional twins, where no alias could tell the difference."""
+    order = {node: place for place, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
@@ -241,11 +242,31 @@ def _make_functional(graph: fx.Graph) -> None:
         source = node.args[0] if node.args else None
         if not name.endswith("_") or packet is None or not isinstance(source, fx.Node):
             continue
+        # Later uses of the tensor itself refer to the operator's result; only other names of its memory would notice.
+        read_later = any(
+            order[user] > order[node] for alias in _aliases(source) for user in alias.users if user is not node
+        )
         overload = target._overloadname
-        shared = any(_is_view(user) for user in source.users) or _is_view(source)
-        if shared or source.op != "call_function" or overload not in packet.overloads():
+        if read_later or _base(source).op != "call_function" or overload not in packet.overloads():
             continue
         node.target = getattr(packet, overload)
+
+
+def _base(node: fx.Node) -> fx.Node:
+    """The node whose memory this one looks at."""
+    while _is_view(node) and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
+
+
+def _aliases(node: fx.Node) -> set[fx.Node]:
+    """All nodes that look at the same memory as this one, itself included."""
+    found, waiting = set[fx.Node](), [_base(node)]
+    while waiting:
+        alias = waiting.pop()
+        found.add(alias)
+        waiting += [user for user in alias.users if user not in found and _is_view(user)]
+    return found
 
 
 def _is_view(node: fx.Node) -> bool:
