@@ -272,3 +272,18 @@ def test_no_files_are_left_behind(name: str, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     make_runtime(name).prepare(*small(), small=True)()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_lost_an_input_is_not_fed_by_position() -> None:
+    class OneUnread(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, unread: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            del unread
+            return self.conv(x)  # type: ignore[no-any-return]
+
+    inputs = Inputs((torch.randn(1, 3, 8, 8), torch.randn(1, 3, 8, 8)), {})
+    with pytest.raises(LayerMergeError, match="takes 1 inputs, but 2 were given"):
+        make_runtime("onnxruntime").prepare(OneUnread(), inputs, small=True)

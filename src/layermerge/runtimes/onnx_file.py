@@ -46,7 +46,13 @@ class OnnxRuntimeBase(Runtime):
     def prepare_file(self, path: Path, inputs: Inputs) -> Run:
         names, run = self.session(path)
         arrays = [_array(tensor) for tensor in inputs.tensors]
-        feed = dict(zip(names, arrays, strict=False))
+        if len(names) != len(
+            arrays
+        ):  # an input that the network never reads is gone from the file; which one is not known
+            raise RuntimeUnavailable(
+                f"the exported network takes {len(names)} inputs, but {len(arrays)} were given; leave out what it never reads"
+            )
+        feed = dict(zip(names, arrays, strict=True))
         return lambda: run(feed)
 
 
