@@ -95,6 +95,7 @@ class PlanRecord(Record):
     layers: tuple[LayerRecord, ...]
     candidates: tuple[CandidateRecord, ...]
     method: str = "layermerge"
+    rules: Rules = Rules()
     works: dict[str, WorkRecord | None] = {}
     """By candidate key: all that a device needs to measure the latency table."""
 
@@ -179,7 +180,7 @@ def plan_of(record: PlanRecord) -> Plan:
         for layer in record.layers
     )
     candidates = tuple(candidate_of(candidate) for candidate in record.candidates)
-    return Plan(layers, candidates, (), Rules(), record.method)
+    return Plan(layers, candidates, (), record.rules, record.method)
 
 
 def _input_record(value: Any) -> InputRecord:

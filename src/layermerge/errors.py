@@ -29,3 +29,7 @@ class SurgeryError(LayerMergeError):
 
 class ArtifactError(LayerMergeError):
     """A file that is missing, torn, of another network or of a newer version."""
+
+
+class DataError(LayerMergeError):
+    """Data that is missing, torn or inconsistent, or a preparation that does not fit it."""

@@ -42,7 +42,7 @@ def write_plan(directory: Path, trace: Trace, plan: Plan, *, with_weights: bool 
     """Writes the plan and the untouched network, norms folded; its weights are random numbers unless asked for."""
     works = {key: None if work is None else work_record(work) for key, work in works_of(trace, plan).items()}
     record = plan_record(trace.structure, trace.inputs, plan.candidates)
-    record = record.model_copy(update={"method": plan.method, "works": works})
+    record = record.model_copy(update={"method": plan.method, "rules": plan.rules, "works": works})
     served = for_serving(merge(rewrite(trace, [])))
     if not with_weights:
         _forget_weights(served)

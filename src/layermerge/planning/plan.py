@@ -74,15 +74,22 @@ class Plan:
     rules: Rules
     method: str
     _by_key: dict[str, Candidate] = field(init=False, repr=False, compare=False)
+    _singles: dict[tuple[int, bool], Candidate] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_key", {candidate.key: candidate for candidate in self.candidates})
+        singles = (candidate for candidate in self.candidates if candidate.end - candidate.start == 1)
+        object.__setattr__(self, "_singles", {(single.start, bool(single.kept)): single for single in singles})
 
     def __getitem__(self, key: str) -> Candidate:
         try:
             return self._by_key[key]
         except KeyError:
             raise PlanError(f"the plan has no candidate '{key}'; it has {len(self.candidates)} others") from None
+
+    def single(self, index: int, *, kept: bool) -> Candidate | None:
+        """The candidate that leaves one layer as it is, or drops it; None where the menu lacks it."""
+        return self._singles.get((index, kept))
 
     @property
     def entries(self) -> tuple[Candidate, ...]:

@@ -32,6 +32,8 @@ class Rules:
     fix_ends: bool = False
     """Leave out a strided first conv, and a last conv that stands in no residual block."""
     fix_shortcuts: bool = False
+    rule_out_slow: bool = True
+    """Spare the importance of merges that latency already shows not to pay."""
 
     def __post_init__(self) -> None:
         if self.max_kernel is not None and self.max_kernel < 1:
@@ -51,6 +53,7 @@ class Rules:
             stop_after_stride=True,
             fix_ends=True,
             fix_shortcuts=True,
+            rule_out_slow=False,
         )
 
     def pinned(self, structure: Structure) -> frozenset[int]:

@@ -45,7 +45,7 @@ class OnnxRuntimeBase(Runtime):
 
     def prepare_file(self, path: Path, inputs: Inputs) -> Run:
         names, run = self.session(path)
-        arrays = [_array(tensor) for tensor in inputs.tensors]
+        arrays = [as_array(tensor) for tensor in inputs.tensors]
         if len(names) != len(
             arrays
         ):  # an input that the network never reads is gone from the file; which one is not known
@@ -56,7 +56,7 @@ class OnnxRuntimeBase(Runtime):
         return lambda: run(feed)
 
 
-def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
+def as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(tensor.detach().cpu().numpy())
 
 

@@ -15,7 +15,7 @@ from layermerge.runtimes.base import Run, Runtime, RuntimeSettings
 from layermerge.runtimes.registry import make_runtime
 from layermerge.solving.budget_text import InfeasibleBudget, budget_ms
 from layermerge.solving.frontier import Frontier, Solution
-from layermerge.solving.solve import Scores, solve
+from layermerge.solving.solve import Objective, Scores, solve
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.clock import ClockSettings, time_side_by_side
@@ -53,6 +53,7 @@ def meet_budget(
     *,
     budget: str,
     runtime: str | Runtime = "torch",
+    objective: Objective = "exp",
     clock: ClockSettings = WHOLE_CLOCK,
 ) -> MetBudget:
     """The most important solution whose merged network, measured whole on the runtime, keeps the budget.
@@ -72,7 +73,7 @@ def meet_budget(
         merged = chosen.prepare(merge(rewrite(trace, solution.candidates)), inputs)
         return _beside(original, merged, latency.original_ms, clock)
 
-    return close_the_loop(solve(plan, latency, scores), budget, measure)
+    return close_the_loop(solve(plan, latency, scores, objective=objective), budget, measure)
 
 
 def _beside(original: Run, merged: Run, original_ms: float, clock: ClockSettings) -> float:

@@ -8,6 +8,7 @@ single layers. If that is negative, rows are scaled so that they sum to the whol
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,13 +71,27 @@ class LatencyTable:
             return 0.0
         return self._measured(candidate) * self.scale if self.table[work.key].status == "ok" else None
 
+    def spread_of(self, candidate: Candidate) -> float:
+        """How far the candidate's measurements scattered, in milliseconds."""
+        work = self.works[candidate.key]
+        return 0.0 if candidate.fixed or work is None else self.table[work.key].spread * self.scale
+
     def _measured(self, candidate: Candidate) -> float:
         work = self.works[candidate.key]
         return 0.0 if work is None else _value(self.table[work.key])
 
     @property
     def distinct_works(self) -> int:
-        return len({work.key for work in self.works.values() if work is not None})
+        return len(self._work_keys)
+
+    @property
+    def seconds(self) -> float:
+        """What measuring this plan's works cost."""
+        return sum(self.table[key].seconds for key in self._work_keys)
+
+    @property
+    def _work_keys(self) -> set[str]:
+        return {work.key for work in self.works.values() if work is not None}
 
     def __str__(self) -> str:
         entries = sum(work is not None for work in self.works.values())
@@ -122,10 +137,13 @@ class LatencyJob:
         stopwatch = WorkClock(runtime, batch, clock or ClockSettings(), cache_pressure(_weight_bytes(self.plan)))
 
         def measure(key: str) -> Row:
-            if key != WHOLE:
-                return stopwatch.measure(distinct[key])
-            sample = time_side_by_side({key: self.whole()}, clock or WHOLE_CLOCK)[key]
-            return Row(key=key, value=sample.value_ms, spread=sample.spread * sample.value_ms, samples=sample.rounds)
+            started = time.perf_counter()
+            row = stopwatch.measure(distinct[key]) if key != WHOLE else measure_whole()
+            return row.model_copy(update={"seconds": round(time.perf_counter() - started, 2)})
+
+        def measure_whole() -> Row:
+            sample = time_side_by_side({WHOLE: self.whole()}, clock or WHOLE_CLOCK)[WHOLE]
+            return Row(key=WHOLE, value=sample.value_ms, spread=sample.spread * sample.value_ms, samples=sample.rounds)
 
         provenance: dict[str, Scalar] = {"kind": "latency", "network": self.network, "batch": batch}
         provenance |= runtime.describe()

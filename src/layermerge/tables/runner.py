@@ -1,18 +1,20 @@
-"""Runner: fills a table entry by entry, resumes, takes shards, and shows how long it will still take."""
+"""Runner: fills a table entry by entry, resumes, takes shards, and shows how long it will still take.
+
+What an entry's row is does not depend on who measures it: an executor runs the same measurement here, in processes of this
+machine or on others, and hands the rows back as they are done.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from layermerge.runtimes.base import RuntimeUnavailable
-from layermerge.tables.table import Row, Scalar, Table, TableError, TableWriter
-
-Measure = Callable[[str], Row]
+from layermerge.tables.executors import Executor, Measure, in_this_process
+from layermerge.tables.table import Scalar, Table, TableError, TableWriter
 
 
 def fill_table(
@@ -23,8 +25,9 @@ def fill_table(
     *,
     title: str = "measuring",
     shard: tuple[int, int] = (0, 1),
+    executor: Executor = in_this_process,
 ) -> Table:
-    """Measures every key that the table lacks, in order, each row durable before the next begins.
+    """Measures every key that the table lacks; each row is durable when it is done.
 
     `shard` is (number, count): this run takes every count-th key, from `number` on. A measurement that raises is recorded
     as failed, with its reason, and does not end the run; what would fail every entry alike does.
@@ -36,20 +39,10 @@ def fill_table(
         missing = [key for key in dict.fromkeys(keys[number::count]) if key not in writer.table]
         done = len(keys[number::count]) - len(missing)
         task = progress.add_task(title, total=done + len(missing), completed=done)
-        for key in missing:
-            writer.append(_measured(measure, key))
+        for row in executor(measure, missing):
+            writer.append(row)
             progress.advance(task)
         return writer.table
-
-
-def _measured(measure: Measure, key: str) -> Row:
-    try:
-        return measure(key)
-    except (TableError, RuntimeUnavailable):
-        raise
-    except Exception as error:
-        reason = (str(error).splitlines() or [""])[0][:200]
-        return Row(key=key, status="failed", reason=f"{type(error).__name__}: {reason}")
 
 
 def _progress() -> Progress:

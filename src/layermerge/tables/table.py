@@ -40,6 +40,8 @@ class Row(Record):
     value: float | None = None
     spread: float = 0.0
     samples: int = 0
+    seconds: float = 0.0
+    """What the measurement cost."""
     reason: str | None = None
 
     @model_validator(mode="after")

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from layermerge.errors import TraceError
 from layermerge.tracing.capture import Inputs, capture
 from layermerge.tracing.lift import LiftedModule, lift, require_convs
 from layermerge.tracing.structure import Block, Layer, Structure, find_structure
@@ -25,6 +26,10 @@ class Trace:
     module: LiftedModule
     structure: Structure
     inputs: Inputs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to another process it is traced anew there: graphs lose what we note on their nodes when they are pickled."""
+        return _traced_again, (self.module, self.inputs, tuple(layer.name for layer in self.layers))
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -51,3 +56,10 @@ def trace(model: nn.Module, example_inputs: Any) -> Trace:
     verify(model, lifted, inputs)
     freeze_unused(model, lifted)
     return Trace(lifted, find_structure(lifted), inputs)
+
+
+def _traced_again(module: LiftedModule, inputs: Inputs, names: tuple[str, ...]) -> Trace:
+    traced = trace(module, inputs.kwargs or inputs.args)
+    if tuple(layer.name for layer in traced.layers) != names:
+        raise TraceError(f"traced again in another process, {type(module).__name__} has other layers than before")
+    return traced

@@ -1,0 +1,245 @@
+"""Channel pruning: the same network with fewer channels in every layer, to compare with one that has fewer layers.
+
+In: a trained module, example inputs, and the share of channels to remove or a latency budget. Out: a pruned copy.
+Guarantees: the module given is left as it was; the copy runs on the same inputs and its outputs have the same shapes.
+Channels that must go together go together; those with the smallest magnitude go first.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from layermerge.baselines.channel_groups import ChannelGroup, PruningError, find_groups, torch_pruning
+from layermerge.errors import LayerMergeError
+from layermerge.runtimes.base import Run, Runtime, RuntimeSettings
+from layermerge.runtimes.registry import make_runtime
+from layermerge.solving.budget_text import InfeasibleBudget, budget_ms
+from layermerge.surgery.merge import merge
+from layermerge.surgery.rewrite import rewrite
+from layermerge.tables.clock import ClockSettings, time_side_by_side
+from layermerge.tables.latency import WHOLE_CLOCK
+from layermerge.tracing.capture import Inputs, first_line, untouched
+from layermerge.tracing.trace import trace
+
+_ROUNDS = 7
+_MOST = 0.98
+# A network this close below its budget is not worth another round.
+_ROOM = 0.02
+
+
+def prune_channels(
+    model: nn.Module,
+    example_inputs: Any,
+    ratio: float,
+    *,
+    round_to: int | None = 4,
+    ignore: tuple[str, ...] = (),
+    global_ranking: bool = False,
+) -> nn.Module:
+    """A copy of the network without `ratio` of the channels of each layer, or with `global_ranking` of all layers together.
+
+    Numbers of channels stay multiples of `round_to` and of what norms, grouped convs and attention heads divide them by;
+    a layer too narrow for that stays whole. Layers whose name matches a pattern in `ignore` keep their outputs.
+    """
+    if not 0 <= ratio < 1:
+        raise PruningError(f"the pruning ratio is {ratio}; give a share of the channels, at least 0 and below 1")
+    if round_to is not None and round_to < 1:
+        raise PruningError(f"round_to is {round_to}; give a number of channels, at least 1, or None")
+    name, inputs = type(model).__name__, Inputs.of(example_inputs)
+    with _explained(f"{name} does not run on these example inputs", "pass what its forward() takes"):
+        expected = _output_shapes(model, inputs)
+    pruned = copy.deepcopy(model)
+    with _explained(f"{name} cannot lose channels", "name the layers concerned in ignore, or another baseline"):
+        with _following_gradients(pruned):
+            groups = find_groups(pruned, inputs, _layers_called(pruned, ignore))
+            _remove_weakest(groups, ratio, round_to or 1, global_ranking)
+        _renew_notes(pruned, model)
+        shapes = _output_shapes(pruned, inputs)
+    if shapes != expected:
+        raise PruningError(f"{name} would return {shapes} instead of {expected}; name its last layers in ignore")
+    return pruned
+
+
+@dataclass(frozen=True)
+class PrunedChannels:
+    """A pruned network whose latency, measured whole with norms folded, keeps the budget."""
+
+    module: nn.Module
+    ratio: float
+    measured_ms: float
+    original_ms: float
+
+
+def prune_to_latency(
+    model: nn.Module,
+    example_inputs: Any,
+    budget: str,
+    *,
+    runtime: str | Runtime = "torch",
+    original_ms: float | None = None,
+    batch_size: int = 1,
+    threads: int = 1,
+    clock: ClockSettings | None = None,
+    round_to: int | None = 4,
+    ignore: tuple[str, ...] = (),
+    global_ranking: bool = False,
+) -> PrunedChannels:
+    """The network that loses the fewest channels and keeps the budget ("60%", "1.8x" or "12ms"), measured on the runtime.
+
+    `original_ms` is the original's latency where a table has it already, so that both speak of the same budget. Costs up to
+    seven rounds of pruning, tracing and a few seconds of timing.
+    """
+    chosen = make_runtime(runtime, RuntimeSettings(threads=threads))
+    stopwatch = clock or WHOLE_CLOCK
+
+    def prepare(module: nn.Module) -> Run:
+        traced = trace(module, example_inputs)
+        return chosen.prepare(merge(rewrite(traced, [])), traced.inputs.resized(batch_size))
+
+    original = prepare(model)
+    whole_ms = original_ms or time_side_by_side({"original": original}, stopwatch)["original"].value_ms
+
+    def prune(ratio: float) -> nn.Module:
+        return prune_channels(
+            model, example_inputs, ratio, round_to=round_to, ignore=ignore, global_ranking=global_ranking
+        )
+
+    def measure(module: nn.Module) -> float:
+        # Beside the original, so that a machine that drifts slows both.
+        samples = time_side_by_side({"original": original, "pruned": prepare(module)}, stopwatch)
+        return samples["pruned"].value_ms / samples["original"].value_ms * whole_ms
+
+    return search_ratio(prune, measure, budget_ms(budget, whole_ms), whole_ms)
+
+
+def search_ratio(
+    prune: Callable[[float], nn.Module], measure: Callable[[nn.Module], float], allowed_ms: float, original_ms: float
+) -> PrunedChannels:
+    """Halves the interval between a ratio that is too slow and one that keeps the budget; knows nothing of runtimes.
+
+    The smallest ratio that was measured to keep it wins. Ratios that round to the same network are measured once.
+    """
+    if allowed_ms >= original_ms:
+        return PrunedChannels(prune(0.0), 0.0, original_ms, original_ms)
+    measured: dict[tuple[torch.Size, ...], float] = {}
+
+    def attempt(ratio: float) -> PrunedChannels:
+        module = prune(ratio)
+        shapes = tuple(parameter.shape for parameter in module.parameters())
+        if shapes not in measured:
+            measured[shapes] = measure(module)
+        return PrunedChannels(module, ratio, measured[shapes], original_ms)
+
+    slow, best = 0.0, attempt(_MOST)
+    if best.measured_ms > allowed_ms:
+        raise InfeasibleBudget(best.measured_ms, allowed_ms, original_ms)
+    for _ in range(_ROUNDS - 1):
+        if best.measured_ms >= allowed_ms * (1 - _ROOM):
+            break
+        tried = attempt((slow + best.ratio) / 2)
+        if tried.measured_ms <= allowed_ms:
+            best = tried
+        else:
+            slow = tried.ratio
+    return best
+
+
+@contextmanager
+def _explained(what: str, advice: str) -> Iterator[None]:
+    """Whatever Torch-Pruning or the network raises, as one line."""
+    try:
+        yield
+    except LayerMergeError:
+        raise
+    except Exception as error:
+        raise PruningError(f"{what}: {first_line(error)}; {advice}") from error
+
+
+@contextmanager
+def _following_gradients(model: nn.Module) -> Iterator[None]:
+    """Torch-Pruning follows gradients, so each parameter must have one; flags and modes come back afterwards."""
+    flags = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    with untouched(model), torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # how it treats parameters outside layers; what comes out is checked anyway
+        model.requires_grad_(True).eval()
+        yield
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(flags[name])
+        parameter.grad = None
+
+
+def _layers_called(model: nn.Module, patterns: tuple[str, ...]) -> list[nn.Module]:
+    """All modules whose name matches a pattern, with all that is inside them."""
+    named = dict(model.named_modules())
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in named):
+            raise PruningError(f"no layer is called '{pattern}'; see model.named_modules() for their names")
+    chosen = [module for name, module in named.items() if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    return [part for module in chosen for part in module.modules()]
+
+
+def _remove_weakest(groups: list[ChannelGroup], ratio: float, round_to: int, global_ranking: bool) -> None:
+    # All are ranked before any goes: removing a channel changes the weights of the layers that read it.
+    ranked = [(group, scores) for group in groups if (scores := _scores(group)) is not None]
+    threshold = _threshold([scores for _, scores in ranked], ratio) if global_ranking and ranked else None
+    for group, scores in ranked:
+        share = ratio if threshold is None else float((scores <= threshold).double().mean())
+        kept = channels_kept(len(scores) * group.parts, share, math.lcm(group.parts, round_to))
+        weakest = scores.argsort(stable=True)[: len(scores) - kept // group.parts].tolist()
+        if weakest:
+            group.remove(sorted(part * len(scores) + place for part in range(group.parts) for place in weakest))
+
+
+def _scores(group: ChannelGroup) -> Tensor | None:
+    """Group magnitudes, their mean over the parts: a grouped conv has to lose the same places of each group."""
+    scores: Tensor | None = torch_pruning().importance.GroupMagnitudeImportance(p=2)(group.found)
+    # Parts that do not divide the channels are those of a concatenation, which a norm divides elsewhere.
+    return None if scores is None or len(scores) % group.parts else scores.reshape(group.parts, -1).mean(0)
+
+
+def _threshold(scores: list[Tensor], ratio: float) -> float:
+    """The score up to which channels go, so that this share of all of them does."""
+    ordered = torch.cat(scores).sort().values
+    count = round(len(ordered) * ratio)
+    return float(ordered[count - 1]) if count else -math.inf
+
+
+def channels_kept(channels: int, share: float, unit: int) -> int:
+    """How many channels stay when a share of them goes: the nearest multiple of the unit, at least one, at most all.
+
+    >>> channels_kept(64, 0.3, 8), channels_kept(64, 0.99, 8), channels_kept(6, 0.5, 4), channels_kept(3, 0.5, 4)
+    (48, 8, 4, 3)
+    """
+    return min(channels, max(1, round(channels * (1 - share) / unit)) * unit) if share else channels
+
+
+_NOTES = {"channels": "in_channels", "in_channels": "in_channels", "out_channels": "out_channels"}
+
+
+def _renew_notes(pruned: nn.Module, model: nn.Module) -> None:
+    """Corrects the channels that a module has noted of a conv which it holds; some check their inputs by them."""
+    for new, old in zip(pruned.modules(), model.modules(), strict=True):
+        for layer, before in zip(new.children(), old.children(), strict=True):
+            if not isinstance(layer, nn.modules.conv._ConvNd):
+                continue
+            for note, side in _NOTES.items():
+                if vars(old).get(note) == getattr(before, side):
+                    setattr(new, note, getattr(layer, side))
+
+
+def _output_shapes(model: nn.Module, inputs: Inputs) -> list[tuple[int, ...]]:
+    with untouched(model):
+        given = inputs.cloned()
+        outputs = model.eval()(*given.args, **given.kwargs)
+    return [tuple(leaf.shape) for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]

@@ -1,0 +1,82 @@
+"""Pipeline: a trained network and data in, a faster network out.
+
+`compress` takes one method to one budget, `compare` several methods to several budgets over shared tables. Both go on where
+they were interrupted, and skip what is up to date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from layermerge.methods import run_control, run_method
+from layermerge.recipes import Settings
+from layermerge.results import Report
+from layermerge.solving.budget_text import InfeasibleBudget
+from layermerge.stages import Result, Run
+from layermerge.tasks.base import Task
+
+
+def compress(
+    model: nn.Module,
+    task: Task,
+    *,
+    budget: str = "60%",
+    runtime: str | None = None,
+    run_dir: str | Path = "runs/compress",
+    settings: Settings | None = None,
+) -> Result:
+    """Makes a trained network keep a latency budget: plan, tables, choice, fine-tuning, merge, export, and the figures.
+
+    `settings` says how, `runtime` goes before what it says. Called again with another budget it uses the same tables.
+    """
+    settings = settings or Settings()
+    if runtime is not None:
+        settings = settings.model_copy(update={"runtime": runtime})
+    return run_method(Run(model, task, Path(run_dir), settings), settings.method, budget)
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """A budget that a method cannot keep, and why."""
+
+    method: str
+    budget: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The control first, then each method at each budget; what could not be reached is said."""
+
+    reports: tuple[Report, ...]
+    unreachable: tuple[Unreachable, ...]
+    directories: tuple[Path, ...]
+    """Where each report's network and recovery curve are."""
+
+
+def compare(
+    model: nn.Module,
+    task: Task,
+    *,
+    methods: Sequence[str],
+    budgets: Sequence[str],
+    run_dir: str | Path,
+    settings: Settings | None = None,
+) -> Comparison:
+    """Compresses a network by several methods to several budgets, with the same fine-tuning for all and for the original."""
+    run = Run(model, task, Path(run_dir), settings or Settings())
+    results = [run_control(run)]
+    unreachable: list[Unreachable] = []
+    for budget in budgets:
+        for method in methods:
+            try:
+                results.append(run_method(run, method, budget))
+            except InfeasibleBudget as error:
+                unreachable.append(Unreachable(method, budget, str(error)))
+    return Comparison(
+        tuple(result.report for result in results), tuple(unreachable), tuple(result.directory for result in results)
+    )

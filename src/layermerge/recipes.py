@@ -1,0 +1,200 @@
+"""Recipes: everything a run needs to know, as validated data, from Python or from a YAML file.
+
+`Settings` says how a network is compressed; a `RunRecipe` adds which network, on which data, to which budgets. An unknown
+key, a wrong type or a value out of range is one line that names the key.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
+
+from layermerge.artifacts import Record
+from layermerge.errors import LayerMergeError
+from layermerge.planning.rules import Rules
+from layermerge.solving.budget_text import budget_ms
+from layermerge.solving.solve import Objective
+from layermerge.tables.executors import Executor, LocalProcesses, RayCluster, in_this_process
+from layermerge.tasks.base import Task
+from layermerge.tasks.preparation import STATISTICS, Augment, Interpolation, Preparation, Statistics
+from layermerge.tuning.recipe import Recipe
+
+
+class RecipeError(LayerMergeError):
+    """A recipe that cannot be read, or that asks for what does not exist."""
+
+
+def _named_rules(value: Any) -> Any:
+    """`ours` and `paper` stand for whole sets of rules."""
+    named = {"ours": Rules(), "paper": Rules.paper()}
+    if not isinstance(value, str):
+        return value
+    if value not in named:
+        raise ValueError(f"unknown rules '{value}'; write ours, paper, or single rules such as max_kernel: 7")
+    return named[value]
+
+
+def _readable_budget(value: str) -> str:
+    try:
+        budget_ms(value, 1.0)
+    except LayerMergeError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+Budget = Annotated[str, BeforeValidator(lambda value: _readable_budget(str(value)))]
+
+
+class Settings(Record):
+    """How a network is compressed; each stage has its part."""
+
+    method: str = "layermerge"
+    rules: Annotated[Rules, BeforeValidator(_named_rules)] = Rules()
+    runtime: str = "onnxruntime"
+    threads: int = Field(default=1, ge=1)
+    batch_size: int = Field(default=1, ge=1)
+    """The batch whose latency is measured."""
+    importance: Recipe = Recipe(steps=100, batch_size=64, lr=0.01)
+    finetune: Recipe = Recipe(epochs=10)
+    objective: Objective = "exp"
+    label: str = Field(default="plain", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Names this way of fine-tuning: runs that differ in nothing else share tables and choices."""
+    first_budget: Budget = "75%"
+    """What methods of two stages leave after the first."""
+    executor: Literal["local", "ray"] = "local"
+    workers: int = Field(default=1, ge=1)
+    """Processes that measure importance, with the local executor."""
+    address: str = "local"
+    """The Ray cluster to use."""
+    gpus_per_worker: float = Field(default=0.0, ge=0)
+
+    def make_executor(self) -> Executor:
+        if self.executor == "ray":
+            return RayCluster(self.address, self.gpus_per_worker)
+        return LocalProcesses(self.workers) if self.workers > 1 else in_this_process
+
+
+class DataRecipe(Record):
+    """Which images, how they are prepared, and which of them are held out from training."""
+
+    source: str
+    """imagefolder:PATH, cifar10:PATH, fashion-mnist:PATH, npz:PATH or embedded."""
+    normalise: str | Statistics | None = None
+    """imagenet, cifar10, fashion-mnist, none, or mean and std; by default what the model says of itself, or else none."""
+    augment: Augment = "none"
+    pad: int = Field(default=4, ge=0)
+    size: int | None = Field(default=None, ge=1)
+    interpolation: Interpolation | None = None
+    crop_pct: float | None = Field(default=None, gt=0, le=1)
+    held_out: float | int = 0.1
+    held_out_from: int | None = None
+    seed: int = 0
+    workers: int = Field(default=0, ge=0)
+    eval_batch_size: int = Field(default=250, ge=1)
+
+    @field_validator("normalise")
+    @classmethod
+    def _known_statistics(cls, value: str | Statistics | None) -> str | Statistics | None:
+        if isinstance(value, str) and value not in STATISTICS:
+            raise ValueError(f"unknown statistics '{value}'; write {', '.join(STATISTICS)}, or mean and std")
+        return value
+
+    def open(self, model: Any) -> Task:
+        """The task; what the recipe leaves open about images follows the model's own data configuration."""
+        from layermerge.tasks.classification import Classification
+        from layermerge.tasks.sources import load_images
+
+        train, test = load_images(self.source)
+        return Classification(
+            train,
+            test,
+            preparation=self._preparation(model),
+            held_out=self.held_out,
+            held_out_from=self.held_out_from,
+            seed=self.seed,
+            workers=self.workers,
+            eval_batch_size=self.eval_batch_size,
+        )
+
+    def _preparation(self, model: Any) -> Preparation:
+        """Models of timm carry the configuration of their data."""
+        says_itself = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
+        own = Preparation.for_timm(model) if says_itself and self.source.startswith("imagefolder:") else Preparation()
+        normalise = self.normalise
+        return Preparation(
+            normalise=STATISTICS[normalise] if isinstance(normalise, str) else normalise or own.normalise,
+            augment=self.augment,
+            pad=self.pad,
+            size=self.size or own.size,
+            interpolation=self.interpolation or own.interpolation,
+            crop_pct=self.crop_pct or own.crop_pct,
+        )
+
+
+class RunRecipe(Settings):
+    """A whole run: the network, the data, the budgets, and how."""
+
+    model: str
+    weights: Path | None = None
+    input: str | None = None
+    data: DataRecipe
+    budgets: tuple[Budget, ...] = ("60%",)
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        """`data: cifar10:PATH` says no more than the source."""
+        return {"source": value} if isinstance(value, str) else value
+
+    @property
+    def settings(self) -> Settings:
+        return Settings.model_validate({name: getattr(self, name) for name in Settings.model_fields})
+
+
+def read_recipe(path: Path | None, changes: dict[str, Any] | None = None) -> RunRecipe:
+    """Reads a recipe file, if any, with changes that go before it; keys of parts are written `finetune.lr`."""
+    document: Any = {}
+    if path is not None:
+        try:
+            document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecipeError(f"recipe '{path}' cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        except yaml.YAMLError as error:
+            raise RecipeError(f"recipe '{path}' is no YAML: {' '.join(str(error).split())[:160]}") from error
+        if not isinstance(document, dict):
+            raise RecipeError(f"recipe '{path}' is no mapping of keys to values; begin with model: timm:resnet34")
+    for key, value in (changes or {}).items():
+        _place(document, key, value)
+    try:
+        return RunRecipe.model_validate(document)
+    except ValidationError as error:
+        where = f"recipe '{path}'" if path is not None else "the run"
+        raise RecipeError(f"{where}: {first_problem(error)}") from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first thing wrong, with its key."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"{key}: there is no such key"
+    if first["type"] == "missing":
+        return f"{key}: is missing; give it in the recipe or as --{key.split('.')[0]}"
+    message = first["msg"].removeprefix("Value error, ")
+    return (
+        f"{key}: {message}, not {str(first['input'])[:60]!r}" if first["type"] != "value_error" else f"{key}: {message}"
+    )
+
+
+def _place(document: dict[str, Any], key: str, value: Any) -> None:
+    *parts, last = key.split(".")
+    for part in parts:
+        inner = document.get(part)
+        if not isinstance(inner, dict):
+            inner = {"source": inner} if part == "data" and isinstance(inner, str) else {}
+            document[part] = inner
+        document = inner
+    document[last] = value

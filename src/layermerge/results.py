@@ -1,0 +1,140 @@
+"""Results: what a run chose and what came of it, as records that files hold and reports read."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from layermerge.artifacts import SCHEMA, Record
+from layermerge.planning.plan import Plan
+from layermerge.solving.meet_budget import MetBudget, Round
+from layermerge.tables.importance import TableCost
+from layermerge.tables.latency import LatencyTable
+from layermerge.tasks.base import Score
+
+
+class ScoreRecord(Record):
+    """A figure on the test data, with its interval."""
+
+    name: str
+    value: float
+    count: int
+    low: float | None = None
+    high: float | None = None
+
+    @staticmethod
+    def of(score: Score) -> ScoreRecord:
+        return ScoreRecord(name=score.name, value=score.value, count=score.count, low=score.low, high=score.high)
+
+    def __str__(self) -> str:
+        return str(Score(**dict(self)))
+
+
+class CostRecord(Record):
+    """What the tables behind a choice cost: entries, those run for importance, distinct works timed, processor seconds."""
+
+    entries: int = 0
+    scored: int = 0
+    ruled_out: int = 0
+    failed: int = 0
+    importance_seconds: float = 0.0
+    works: int = 0
+    latency_seconds: float = 0.0
+
+    @staticmethod
+    def of(importance: TableCost, latency: LatencyTable) -> CostRecord:
+        return CostRecord(
+            entries=importance.entries,
+            scored=importance.measured,
+            ruled_out=importance.ruled_out,
+            failed=importance.failed,
+            importance_seconds=importance.seconds,
+            works=latency.distinct_works,
+            latency_seconds=latency.seconds,
+        )
+
+    def __add__(self, other: CostRecord) -> CostRecord:
+        return CostRecord(**{name: value + getattr(other, name) for name, value in dict(self).items()})
+
+
+class RoundRecord(Record):
+    """One turn of the closed loop."""
+
+    predicted_ms: float
+    measured_ms: float
+
+
+class ChoiceRecord(Record):
+    """choice.json: the candidates whose merged network keeps a budget, and how that was found."""
+
+    schema_version: Literal[1] = SCHEMA
+    stamp: str
+    budget: str
+    budget_ms: float
+    original_ms: float
+    predicted_ms: float
+    measured_ms: float
+    importance: float
+    rounds: tuple[RoundRecord, ...]
+    candidates: tuple[str, ...]
+    cost: CostRecord
+
+
+def choice_record(
+    met: MetBudget, stamp: str, budget: str, importance: TableCost, latency: LatencyTable
+) -> ChoiceRecord:
+    return ChoiceRecord(
+        stamp=stamp,
+        budget=budget,
+        budget_ms=met.budget_ms,
+        original_ms=latency.original_ms,
+        predicted_ms=met.latency_ms,
+        measured_ms=met.measured_ms or 0.0,
+        importance=met.importance,
+        rounds=tuple(RoundRecord(predicted_ms=turn.predicted_ms, measured_ms=turn.measured_ms) for turn in met.rounds),
+        candidates=tuple(candidate.key for candidate in met.candidates),
+        cost=CostRecord.of(importance, latency),
+    )
+
+
+def choice_of(record: ChoiceRecord, menu: Plan) -> MetBudget:
+    rounds = tuple(Round(turn.predicted_ms, turn.measured_ms) for turn in record.rounds)
+    candidates = tuple(menu[key] for key in record.candidates)
+    return MetBudget(candidates, record.predicted_ms, record.importance, record.measured_ms, record.budget_ms, rounds)
+
+
+class Report(Record):
+    """result.json: the figures of one compressed network, all measured on what was exported."""
+
+    schema_version: Literal[1] = SCHEMA
+    stamp: str
+    method: str
+    budget: str
+    label: str
+    runtime: str
+    threads: int
+    batch_size: int
+    original_ms: float
+    budget_ms: float
+    predicted_ms: float | None = None
+    chosen_ms: float | None = None
+    """Measured when it was chosen, before any training."""
+    measured_ms: float
+    original_score: ScoreRecord
+    score: ScoreRecord
+    held_out: float
+    convs_before: int
+    convs_after: int
+    epochs: float | None
+    cost: CostRecord = CostRecord()
+
+    @property
+    def speed_up(self) -> float:
+        return self.original_ms / self.measured_ms
+
+    def __str__(self) -> str:
+        predicted = "" if self.predicted_ms is None else f", predicted {self.predicted_ms:.3f}"
+        return (
+            f"{self.method} at {self.budget}: {self.original_ms:.3f} -> {self.measured_ms:.3f} ms "
+            f"({self.speed_up:.2f}x; budget {self.budget_ms:.3f}{predicted}) on {self.runtime}, "
+            f"{self.convs_before} -> {self.convs_after} convs, {self.score.name} {self.original_score.value:.4f} -> {self.score}"
+        )

@@ -1,0 +1,161 @@
+"""Importance: how much each candidate changes what the network is for (paper eq. 4).
+
+In: a `Trace`, a `Plan`, a `Task`. Out: a `Table` of D, durable and resumable: the score of a copy with this one candidate
+applied, trained a few steps, less the score of the untouched network after the same steps. Every entry sees the same
+batches, augmentation and noise, and is measured with one torch thread, so where and with how many others does not matter.
+Candidates that leave their layer untouched need no run, nor do those that latency already rules out (`ruling_out`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from layermerge.artifacts import fingerprint
+from layermerge.planning.plan import Plan
+from layermerge.surgery.rewrite import rewrite
+from layermerge.tables.executors import Executor, in_this_process
+from layermerge.tables.latency import LatencyTable
+from layermerge.tables.ruling_out import ruled_out
+from layermerge.tables.runner import fill_table
+from layermerge.tables.table import Row, Scalar, Table, TableError
+from layermerge.tasks.base import Task
+from layermerge.tracing.trace import Trace
+from layermerge.tuning.loop import train_steps
+from layermerge.tuning.recipe import Recipe
+
+BASELINE = "untouched network"
+
+
+@dataclass(frozen=True)
+class ImportanceJob:
+    """Scores one entry; all that a worker needs, wherever it is."""
+
+    trace: Trace
+    plan: Plan
+    task: Task
+    recipe: Recipe
+    baseline: float | None = None
+    """Score of the untouched network; None while that itself is measured."""
+
+    def __call__(self, key: str) -> Row:
+        started = time.perf_counter()
+        chosen = [] if key == BASELINE else [self.plan[key]]
+        module = rewrite(self.trace, chosen)
+        with _one_thread():
+            train_steps(module, self.task, self.recipe)
+            score = self.task.evaluate(module)
+        if not math.isfinite(score):
+            raise TableError(f"'{key}' scored {score}")
+        value = score if self.baseline is None else score - self.baseline
+        seconds = round(time.perf_counter() - started, 2)
+        return Row(key=key, value=value, samples=self.recipe.steps or 0, seconds=seconds)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums depend on how many threads share them; one always gives the same."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def measure_importance(
+    trace: Trace,
+    plan: Plan,
+    task: Task,
+    *,
+    latency: LatencyTable | None = None,
+    steps: int = 100,
+    recipe: Recipe | None = None,
+    path: str | Path = "importance.jsonl",
+    executor: Executor = in_this_process,
+) -> Table:
+    """Measures a plan's importance table, or goes on with it where an earlier run stopped.
+
+    `recipe` says how each copy is trained; without one, SGD for `steps` steps. With `latency`, candidates that it rules out
+    are not run (`Rules.rule_out_slow`). Costs one short training and one evaluation an entry.
+    """
+    recipe = recipe or Recipe(steps=steps, lr=0.01, batch_size=64)
+    if recipe.distill is not None or recipe.ema is not None:
+        raise TableError("importance is measured without distillation and without a moving average; leave them out")
+    job = ImportanceJob(trace, plan, task, recipe)
+    provenance = _provenance(job)
+    table = fill_table(path, provenance, [BASELINE], job, title="baseline", executor=executor)
+    base = table[BASELINE].value
+    if base is None:
+        raise TableError(f"the untouched network could not be scored: {table[BASELINE].reason}")
+    scored = ImportanceJob(trace, plan, task, recipe, base)
+    keys = [candidate.key for candidate in plan.entries if not candidate.untouched]
+    if latency is not None and plan.rules.rule_out_slow:
+        # Dropped layers first: what they cost decides whether a merge around them could pay.
+        single = [key for key in keys if plan[key].spec is None and len(plan[key].layers) == 1]
+        known = fill_table(path, provenance, single, scored, title="importance of single layers", executor=executor)
+        reasons = ruled_out(plan, latency, known, largest_gain=task.ceiling - base)
+        fill_table(path, provenance, list(reasons), lambda key: _ruled_out(key, reasons[key]), title="ruling out")
+    return fill_table(path, provenance, keys, scored, title="importance", executor=executor)
+
+
+def _ruled_out(key: str, reason: str) -> Row:
+    return Row(key=key, status="ruled_out", reason=reason)
+
+
+def _provenance(job: ImportanceJob) -> dict[str, Scalar]:
+    """What the rows depend on: the network and its weights, the data, how copies are trained."""
+    provenance: dict[str, Scalar] = {"kind": "importance", "network": fingerprint(job.trace.structure)}
+    provenance["weights"] = weights_digest(job.trace.module)
+    provenance |= {f"task.{name}": value for name, value in job.task.describe().items()}
+    # Checkpoints are for long trainings; how often they are written changes nothing.
+    recipe = job.recipe.model_dump(exclude={"checkpoint_steps", "distill"}, exclude_defaults=True)
+    return provenance | {f"recipe.{name}": value for name, value in sorted(recipe.items())}
+
+
+def weights_digest(module: nn.Module) -> str:
+    """Names a network's weights and buffers, to the last bit."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class TableCost:
+    """What a table cost: entries on the menu, how many of them were run, how many needed none or failed, processor time."""
+
+    entries: int
+    measured: int
+    ruled_out: int
+    failed: int
+    seconds: float
+
+    def __str__(self) -> str:
+        saved = f", {self.ruled_out} ruled out by latency without a run" if self.ruled_out else ""
+        failed = f", {self.failed} failed" if self.failed else ""
+        return (
+            f"{self.entries} entries: {self.measured} measured in {self.seconds:.0f} s of processor time{saved}{failed}"
+        )
+
+
+def importance_cost(plan: Plan, table: Table) -> TableCost:
+    """What the table cost for the candidates of this plan, which may be a part of those measured."""
+    rows = [table.rows[entry.key] for entry in plan.entries if entry.key in table]
+    counts = {status: sum(row.status == status for row in rows) for status in ("ok", "ruled_out", "failed")}
+    return TableCost(
+        entries=len(plan.entries),
+        measured=counts["ok"],
+        ruled_out=counts["ruled_out"],
+        failed=counts["failed"],
+        seconds=sum(row.seconds for row in rows),
+    )

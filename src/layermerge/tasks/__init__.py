@@ -1,0 +1,8 @@
+"""Tasks: what networks are for. Importing this needs neither timm nor torchvision nor Pillow."""
+
+from layermerge.tasks.base import Batch, Draw, Network, Score, Task
+from layermerge.tasks.classification import Classification
+from layermerge.tasks.preparation import Preparation
+from layermerge.tasks.sources import load_images
+
+__all__ = ["Batch", "Classification", "Draw", "Network", "Preparation", "Score", "Task", "load_images"]

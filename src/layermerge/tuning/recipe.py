@@ -1,0 +1,66 @@
+"""Recipe: how a network is trained, as validated data.
+
+In: plain values, from code or a file. Out: a frozen record; whatever it says, the training loop can do. Two runs with the
+same recipe, network and task give the same weights on the same machine, bit for bit on CPU.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from layermerge.artifacts import Record
+from layermerge.errors import LayerMergeError
+
+
+class TuningError(LayerMergeError):
+    """Training that cannot start, go on from what is on disk, or end well."""
+
+
+class Distillation(Record):
+    """Knowledge distillation (Hinton): `weight` of the teacher's softened answers, the rest for the true labels."""
+
+    temperature: float = Field(default=1.0, gt=0)
+    weight: float = Field(default=0.5, ge=0, le=1)
+
+
+class Recipe(Record):
+    """How to train: as long as `epochs` or `steps` says, whichever is given."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    epochs: float | None = Field(default=None, gt=0)
+    steps: int | None = Field(default=None, ge=1)
+    batch_size: int = Field(default=128, ge=1)
+    subset: int | None = Field(default=None, ge=1)
+    """Train on so many examples only."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = Field(default=0.05, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    nesterov: bool = True
+    weight_decay: float = Field(default=1e-5, ge=0)
+    decay_norms: bool = False
+    """Whether weight decay also acts on norms and biases, which are the parameters of one dimension."""
+    warmup_epochs: float = Field(default=0.0, ge=0)
+    schedule: Literal["cosine", "constant"] = "cosine"
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    clip_norm: float | None = Field(default=None, gt=0)
+    ema: float | None = Field(default=None, gt=0, lt=1)
+    """Decay of the moving average of weights that is evaluated and returned."""
+    distill: Distillation | None = None
+    channels_last: bool = False
+    seed: int = Field(default=0, ge=0)
+    checkpoint_steps: int = Field(default=200, ge=1)
+    """Steps between checkpoints; one is written after every epoch too."""
+    tensorboard: bool = False
+    """Whether the recovery curve is also written as TensorBoard events."""
+
+    @model_validator(mode="after")
+    def _says_how_long(self) -> Recipe:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("give either epochs or steps")
+        if self.nesterov and self.optimizer == "sgd" and self.momentum == 0:
+            raise ValueError("nesterov needs momentum; set nesterov: false")
+        return self

@@ -1,0 +1,321 @@
+"""Channel pruning: what goes is the weakest, what is left computes what it did before, budgets are kept."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import layermerge as lm
+import real_networks
+import zoo
+from agreement import call, same_bits, tensors, worst
+from layermerge.baselines import channel_pruning
+from layermerge.baselines.channel_groups import PruningError
+from layermerge.baselines.channel_pruning import channels_kept, prune_channels, prune_to_latency, search_ratio
+from layermerge.solving.budget_text import BudgetError, InfeasibleBudget
+from layermerge.tables.clock import ClockSettings, Sample
+from zoo_registry import conv, image
+
+# Networks that Torch-Pruning follows; those of one layer, or whose every channel is an output, stay as they are.
+NARROWER = [
+    "plain",
+    "functional_relu",
+    "shared_conv",
+    "basic",
+    "bottleneck_strided",
+    "inverted",
+    "pre_activation_after_stem",
+    "in_place",
+    "squeeze_excite",
+    "grouped_chain",
+    "concat_branches",
+    "norms_of_every_kind",
+    "time_shifted_block",
+    "two_inputs",
+    "inputs_by_name",
+    "nested_inputs",
+]
+
+
+def weights(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def chain() -> nn.Sequential:
+    return nn.Sequential(conv(3, 8), nn.ReLU(), conv(8, 6), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 64, 5)).eval()
+
+
+# -- on many networks
+
+
+@pytest.mark.parametrize("name", NARROWER)
+def test_the_copy_is_narrower_runs_and_can_be_traced(name: str) -> None:
+    model, inputs = zoo.build(name).train(), zoo.ZOO[name].inputs(2)
+    next(model.parameters()).requires_grad_(False)
+    before = copy.deepcopy(model.state_dict())
+    pruned = prune_channels(model, inputs, 0.5, round_to=None)
+    assert same_bits(before, model.state_dict())
+    assert weights(pruned) < weights(model)
+    assert all(part.training for part in (*model.modules(), *pruned.modules()))
+    assert [parameter.requires_grad for parameter in pruned.parameters()] == [
+        parameter.requires_grad for parameter in model.parameters()
+    ]
+    shared = {part.data_ptr() for part in model.parameters()} & {part.data_ptr() for part in pruned.parameters()}
+    assert not shared
+    with torch.no_grad():
+        shapes = [[part.shape for part in tensors(call(net.eval(), inputs))] for net in (model, pruned)]
+    assert shapes[0] == shapes[1]
+    lm.trace(pruned, inputs)
+
+
+@pytest.mark.parametrize("name", ["dict_output", "namedtuple_output", "dataclass_output", "depthwise_chain"])
+def test_channels_that_reach_an_output_or_an_input_stay(name: str) -> None:
+    model = zoo.build(name)
+    assert weights(prune_channels(model, zoo.ZOO[name].inputs(2), 0.5, round_to=None)) == weights(model)
+
+
+class AddsItsInput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = conv(8, 8), conv(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x + self.body(x))  # type: ignore[no-any-return]
+
+
+def test_channels_added_to_the_networks_input_stay() -> None:
+    assert weights(prune_channels(AddsItsInput(), image(8)(2), 0.5)) == weights(AddsItsInput())
+
+
+def test_a_published_network_with_depthwise_convs() -> None:
+    model, make = real_networks.build("torchvision:mobilenet_v2", size=32)
+    pruned = prune_channels(model, make(2), 0.5)
+    depthwise = [part for part in pruned.modules() if isinstance(part, nn.Conv2d) and part.groups > 1]
+    assert depthwise
+    assert all(part.groups == part.in_channels == part.out_channels for part in depthwise)
+    assert all(part.out_channels % 4 == 0 for part in pruned.modules() if isinstance(part, nn.Conv2d))
+    assert weights(pruned) < 0.4 * weights(model)
+    assert len(lm.trace(pruned, make(2)).layers) == 52
+
+
+def test_a_diffusion_network_keeps_its_groups_heads_and_notes() -> None:
+    model, inputs = real_networks.small_unet(), (torch.randn(2, 3, 16, 16), torch.tensor([10, 500]))
+    pruned = prune_channels(model, inputs, 0.5)
+    assert weights(pruned) < 0.3 * weights(model)
+    assert all(part.num_channels % part.num_groups == 0 for part in pruned.modules() if isinstance(part, nn.GroupNorm))
+    lm.trace(pruned, inputs)
+
+
+# -- against what can be worked out by hand
+
+
+def by_hand(net: nn.Sequential) -> Tensor:
+    """How much a channel between the two convs weighs: squares of the weights that write it and that read it."""
+    first, second = net[0].weight, net[2].weight
+    assert isinstance(first, Tensor)
+    assert isinstance(second, Tensor)
+    return (first.square().sum((1, 2, 3)) + second.square().sum((0, 2, 3))).detach()
+
+
+def test_the_weakest_go_and_the_rest_computes_what_it_did_without_them() -> None:
+    net = nn.Sequential(conv(3, 8), nn.ReLU(), conv(8, 4)).double().eval()
+    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    pruned = prune_channels(net, x, 0.5)
+    gone = by_hand(net).argsort()[:4]
+    expected = copy.deepcopy(net)
+    with torch.no_grad():
+        for tensor in expected[0].parameters():
+            tensor[gone] = 0
+        assert worst(expected(x), pruned(x)) <= 1e-12
+
+
+def test_a_block_computes_what_it_did_without_the_channels_that_are_gone() -> None:
+    """Expansion, depthwise conv, projection and the residual add: channels of the expansion may go, those outside not."""
+    net = zoo.build("inverted").double().eval()
+    x = zoo.ZOO["inverted"].inputs(2).double()
+    pruned = prune_channels(net, x, 0.5, round_to=None)
+    expected = copy.deepcopy(net)
+    with torch.no_grad():
+        for (name, before), after in zip(expected.named_modules(), pruned.modules(), strict=True):
+            if isinstance(before, nn.BatchNorm2d) and isinstance(after, nn.BatchNorm2d):
+                kept = torch.isin(before.weight, after.weight)
+                assert int(kept.sum()) == after.num_features, name
+                # A dead channel has to be zero where it is read; the last norm of the expansion sees to that.
+                before.weight[~kept], before.bias[~kept] = 0, 0
+        assert weights(pruned) < weights(net)
+        assert worst(expected(x), pruned(x)) <= 1e-12
+
+
+def test_numbers_of_channels_by_hand() -> None:
+    pruned: Any = prune_channels(chain(), image(3, 8, 8)(2), 0.4, round_to=None)
+    assert [pruned[0].in_channels, pruned[0].out_channels, pruned[2].out_channels] == [3, 5, 4]
+    assert (pruned[5].in_features, pruned[5].out_features) == (4 * 64, 5)
+    rounded: Any = prune_channels(chain(), image(3, 8, 8)(2), 0.4, round_to=4)
+    assert [rounded[0].out_channels, rounded[2].out_channels] == [4, 4]
+
+
+def test_rounding() -> None:
+    for channels in range(1, 70):
+        for unit in (1, 2, 4, 8):
+            kept = [channels_kept(channels, share / 20, unit) for share in range(20)]
+            assert kept == sorted(kept, reverse=True)
+            assert kept[0] == channels
+            assert all(number % unit == 0 or number == channels for number in kept)
+            assert all(abs(number - channels * (1 - share / 20)) <= max(unit, 1) for share, number in enumerate(kept))
+
+
+def test_global_ranking_takes_from_where_the_weak_channels_are() -> None:
+    net: Any = chain()
+    with torch.no_grad():
+        net[0].weight[:5] *= 1e-3
+        net[2].weight[:, :5] *= 1e-3
+    local: Any = prune_channels(net, image(3, 8, 8)(2), 0.35, round_to=None)
+    everywhere: Any = prune_channels(net, image(3, 8, 8)(2), 0.35, round_to=None, global_ranking=True)
+    assert [local[0].out_channels, local[2].out_channels] == [5, 4]
+    assert [everywhere[0].out_channels, everywhere[2].out_channels] == [3, 6]
+
+
+def test_ignored_layers_keep_their_outputs() -> None:
+    pruned: Any = prune_channels(chain(), image(3, 8, 8)(2), 0.5, round_to=None, ignore=("0",))
+    assert [pruned[0].out_channels, pruned[2].out_channels] == [8, 3]
+
+
+# -- what cannot be done
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ratio": 1.0}, r"the pruning ratio is 1\.0; give a share"),
+        ({"ratio": -0.1}, r"the pruning ratio is -0\.1"),
+        ({"ratio": float("nan")}, r"the pruning ratio is nan"),
+        ({"round_to": 0}, r"round_to is 0"),
+        ({"ignore": ("nothing.*",)}, r"no layer is called 'nothing\.\*'"),
+        (
+            {"example_inputs": torch.zeros(2, 4, 8, 8)},
+            r"Sequential does not run on these example inputs: .*forward\(\)",
+        ),
+    ],
+)
+def test_bad_requests_get_one_line(change: dict[str, Any], message: str) -> None:
+    request: dict[str, Any] = {"model": chain(), "example_inputs": image(3, 8, 8)(2), "ratio": 0.5} | change
+    with pytest.raises(PruningError, match=message) as error:
+        prune_channels(**request)
+    assert "\n" not in str(error.value)
+
+
+class FixedWidth(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = conv(3, 8), conv(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).reshape(-1, 8, 8, 8).relu())  # type: ignore[no-any-return]
+
+
+def test_a_network_that_cannot_be_narrower_says_so() -> None:
+    with pytest.raises(
+        PruningError, match=r"^FixedWidth cannot lose channels: .*; name the layers concerned in ignore"
+    ):
+        prune_channels(FixedWidth(), image(3, 8, 8)(2), 0.5)
+    prune_channels(FixedWidth(), image(3, 8, 8)(2), 0.5, ignore=("first",))
+
+
+def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch_pruning", None)
+    with pytest.raises(PruningError, match=r"not installed; try: pip install 'layermerge\[baselines\]'$"):
+        prune_channels(chain(), image(3, 8, 8)(2), 0.5)
+
+
+# -- budgets, on made-up machines
+
+
+def wide(ratio: float, round_to: int = 4) -> nn.Module:
+    return nn.Conv2d(1, channels_kept(100, ratio, round_to), 1)
+
+
+MACHINES: dict[str, Callable[[int], float]] = {
+    "in proportion": lambda channels: channels / 10,
+    "with an overhead": lambda channels: 1.5 + 8.5 * (channels / 100),
+    "squared": lambda channels: (channels / 100) ** 2 * 10,
+    "uneven": lambda channels: channels / 10 * (1.15 if channels % 8 else 0.95),
+}
+
+
+@pytest.mark.parametrize("allowed", [8.0, 6.0, 4.0, 2.5])
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_budget_is_kept_and_used(name: str, allowed: float) -> None:
+    measured: list[int] = []
+
+    def measure(module: nn.Module) -> float:
+        assert isinstance(module, nn.Conv2d)
+        measured.append(module.out_channels)
+        return MACHINES[name](module.out_channels)
+
+    found = search_ratio(wide, measure, allowed, 10.0)
+    assert isinstance(found.module, nn.Conv2d)
+    assert found.measured_ms == MACHINES[name](found.module.out_channels) <= allowed
+    assert found.module.out_channels == channels_kept(100, found.ratio, 4)
+    assert len(measured) == len(set(measured)) <= 7
+    if name != "uneven":  # there, one step wider need not be slower
+        assert found.measured_ms >= 0.98 * allowed or MACHINES[name](found.module.out_channels + 8) > allowed
+
+
+def test_a_budget_above_the_original_changes_nothing() -> None:
+    found = search_ratio(wide, lambda _: pytest.fail("nothing to measure"), 10.0, 10.0)
+    assert (found.ratio, found.measured_ms, found.original_ms) == (0.0, 10.0, 10.0)
+    assert isinstance(found.module, nn.Conv2d)
+    assert found.module.out_channels == 100
+
+
+def test_a_budget_out_of_reach_says_how_far_it_goes() -> None:
+    with pytest.raises(
+        InfeasibleBudget, match=r"the smallest reachable latency is 1\.84\d\d ms, 18\.4\d% of the original"
+    ) as error:
+        search_ratio(wide, lambda module: MACHINES["with an overhead"](weights(module) // 2), 1.0, 10.0)
+    assert error.value.smallest_ms == pytest.approx(1.84)
+
+
+def test_what_is_timed_is_the_whole_network_beside_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is made of weights: the original's own is what the table says, whatever the clock says today."""
+
+    class Weighing:
+        name = "torch"
+
+        def prepare(self, module: nn.Module, inputs: Any, *, small: bool = False) -> int:
+            assert not small
+            assert not any(isinstance(part, nn.BatchNorm2d) for part in module.modules()), "norms are folded"
+            assert inputs.batch == 3
+            return weights(module)
+
+    def timed(runs: dict[str, int], clock: ClockSettings) -> dict[str, Sample]:
+        assert clock.seconds == 0.5
+        return {name: Sample(float(run), 0.0, 1) for name, run in runs.items()}
+
+    monkeypatch.setattr(channel_pruning, "make_runtime", lambda *_: Weighing())
+    monkeypatch.setattr(channel_pruning, "time_side_by_side", timed)
+    net = nn.Sequential(conv(3, 32), nn.BatchNorm2d(32), nn.ReLU(), conv(32, 32), nn.ReLU(), conv(32, 4)).eval()
+    settings: dict[str, Any] = {"batch_size": 3, "clock": ClockSettings(seconds=0.5), "round_to": 1}
+    found = prune_to_latency(net, image(3, 8, 8)(2), "50%", original_ms=20.0, **settings)
+    assert found.original_ms == 20.0
+    assert 9.0 <= found.measured_ms <= 10.0
+    pruned: Any = found.module
+    folded, left = weights(net) - 2 * 32, weights(pruned) - 2 * pruned[0].out_channels
+    assert found.measured_ms == pytest.approx(20.0 * left / folded)
+    assert prune_to_latency(net, image(3, 8, 8)(2), "2x", **settings).original_ms == folded
+    with pytest.raises(BudgetError, match="cannot read the budget 'half'"):
+        prune_to_latency(net, image(3, 8, 8)(2), "half", **settings)
+
+
+def test_on_a_real_runtime() -> None:
+    found = prune_to_latency(
+        chain(), image(3, 8, 8)(2), "100000%", clock=ClockSettings(warm_up=1, least_rounds=2, most_rounds=2)
+    )
+    assert found.ratio == 0.0
+    assert found.measured_ms == found.original_ms > 0
