@@ -1,4 +1,7 @@
-"""The networks for 32x32 images that the benchmarks compress, named on the command line as python:benchmarks.cifar_networks:NAME."""
+"""The networks for 32x32 images that the benchmarks compress.
+
+Recipes name them as python:benchmarks.cifar_networks:NAME, from the root of the repository.
+"""
 
 from __future__ import annotations
 

@@ -6,13 +6,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from layermerge import tasks as tasks
     from layermerge.conv import ConvSpec as ConvSpec
     from layermerge.errors import LayerMergeError as LayerMergeError
     from layermerge.exporting import export as export
+    from layermerge.pipeline import compare as compare
+    from layermerge.pipeline import compress as compress
     from layermerge.planning.plan import Candidate as Candidate
     from layermerge.planning.plan import Plan as Plan
     from layermerge.planning.plan import plan as plan
     from layermerge.planning.rules import Rules as Rules
+    from layermerge.recipes import Settings as Settings
     from layermerge.saving import load as load
     from layermerge.saving import save as save
     from layermerge.solving.frontier import Frontier as Frontier
@@ -21,9 +25,13 @@ if TYPE_CHECKING:
     from layermerge.solving.solve import solve as solve
     from layermerge.surgery.merge import merge as merge
     from layermerge.surgery.rewrite import rewrite as rewrite
+    from layermerge.tables.importance import measure_importance as measure_importance
     from layermerge.tables.latency import measure_latency as measure_latency
+    from layermerge.tasks.base import Task as Task
     from layermerge.tracing.trace import Trace as Trace
     from layermerge.tracing.trace import trace as trace
+    from layermerge.tuning.loop import finetune as finetune
+    from layermerge.tuning.recipe import Recipe as Recipe
 
 __version__ = "0.1.0"
 
@@ -43,8 +51,16 @@ _HOMES = {
     "merge": "layermerge.surgery.merge",
     "rewrite": "layermerge.surgery.rewrite",
     "save": "layermerge.saving",
+    "Recipe": "layermerge.tuning.recipe",
+    "Settings": "layermerge.recipes",
+    "Task": "layermerge.tasks.base",
+    "compress": "layermerge.pipeline",
+    "compare": "layermerge.pipeline",
+    "finetune": "layermerge.tuning.loop",
+    "measure_importance": "layermerge.tables.importance",
     "Trace": "layermerge.tracing.trace",
     "plan": "layermerge.planning.plan",
+    "tasks": "layermerge.tasks",
     "trace": "layermerge.tracing.trace",
 }
 
@@ -55,7 +71,8 @@ def __getattr__(name: str) -> Any:
     """Imports a public name when it is first used: torch takes seconds to import, `layermerge --help` must not."""
     if name not in _HOMES:
         raise AttributeError(f"module 'layermerge' has no attribute '{name}'")
-    value = getattr(import_module(_HOMES[name]), name)
+    home = import_module(_HOMES[name])
+    value = home if name == "tasks" else getattr(home, name)
     globals()[name] = value
     return value
 

@@ -68,7 +68,11 @@ def compare(
     settings: Settings | None = None,
 ) -> Comparison:
     """Compresses a network by several methods to several budgets, with the same fine-tuning for all and for the original."""
-    run = Run(model, task, Path(run_dir), settings or Settings())
+    return compare_run(Run(model, task, Path(run_dir), settings or Settings()), methods, budgets)
+
+
+def compare_run(run: Run, methods: Sequence[str], budgets: Sequence[str]) -> Comparison:
+    """`compare` on a run that is open already."""
     results = [run_control(run)]
     unreachable: list[Unreachable] = []
     for budget in budgets:

@@ -56,6 +56,9 @@ class CostRecord(Record):
         return CostRecord(**{name: value + getattr(other, name) for name, value in dict(self).items()})
 
 
+NO_COST = CostRecord()
+
+
 class RoundRecord(Record):
     """One turn of the closed loop."""
 
@@ -125,7 +128,7 @@ class Report(Record):
     convs_before: int
     convs_after: int
     epochs: float | None
-    cost: CostRecord = CostRecord()
+    cost: CostRecord = NO_COST
 
     @property
     def speed_up(self) -> float:
@@ -136,5 +139,5 @@ class Report(Record):
         return (
             f"{self.method} at {self.budget}: {self.original_ms:.3f} -> {self.measured_ms:.3f} ms "
             f"({self.speed_up:.2f}x; budget {self.budget_ms:.3f}{predicted}) on {self.runtime}, "
-            f"{self.convs_before} -> {self.convs_after} convs, {self.score.name} {self.original_score.value:.4f} -> {self.score}"
+            f"{self.convs_before} -> {self.convs_after} convs, {self.score} (before {self.original_score.value:.4f})"
         )

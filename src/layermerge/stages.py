@@ -24,7 +24,7 @@ from layermerge.errors import ArtifactError
 from layermerge.exporting import export
 from layermerge.planning.plan import Plan, plan
 from layermerge.recipes import Settings
-from layermerge.results import ChoiceRecord, CostRecord, Report, ScoreRecord, choice_of, choice_record
+from layermerge.results import NO_COST, ChoiceRecord, CostRecord, Report, ScoreRecord, choice_of, choice_record
 from layermerge.run_dir import IMPORTANCE, LATENCY, PLAN, write_plan
 from layermerge.runtimes.base import Runtime, RuntimeSettings
 from layermerge.runtimes.onnx_runtime import OnnxFile
@@ -55,7 +55,7 @@ class Variant:
     budget_ms: float
     predicted_ms: float | None = None
     chosen_ms: float | None = None
-    cost: CostRecord = CostRecord()
+    cost: CostRecord = NO_COST
 
 
 @dataclass(frozen=True)

@@ -152,8 +152,7 @@ class RayCluster:
         try:
             while pending:
                 done, pending = ray.wait(pending)
-                for row in ray.get(done):
-                    yield row
+                yield from ray.get(done)
         finally:
             for unfinished in pending:
                 ray.cancel(unfinished, force=True)

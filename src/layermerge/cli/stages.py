@@ -1,33 +1,14 @@
-"""The command line: the only place that parses, prints and exits.
-
-Exit codes: 0 fine, 1 failed, 2 bad input. With --json, stdout carries one JSON document and nothing else.
-"""
+"""The verbs of single stages: plan, latency, solve, merge, export."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from layermerge import __version__
-from layermerge.errors import LayerMergeError
-
-app = typer.Typer(
-    name="layermerge",
-    help="Makes trained convolutional networks shallower and faster on the machine they will be served on.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+from layermerge.cli.app import InputOption, JsonOption, ModelArgument, WeightsOption, app, console, print_json, report
 
 
 class RuleSet(str, Enum):
@@ -50,34 +31,6 @@ class ObjectiveChoice(str, Enum):
 
     exp = "exp"
     delta = "delta"
-
-
-def _show_version(asked: bool) -> None:
-    if asked:
-        print(f"layermerge {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Makes trained convolutional networks shallower and faster on the machine they will be served on."""
-
-
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL", help="timm:NAME, torchvision:NAME, diffusers:CONFIG_OR_DIR or python:module:callable"
-    ),
-]
-InputOption = Annotated[
-    str | None, typer.Option("--input", metavar="CxHxW", help="Input shape without the batch, such as 3x224x224.")
-]
-WeightsOption = Annotated[Path | None, typer.Option(help="A .safetensors file, or a .pth of tensors; loaded strictly.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 
 @app.command()
@@ -123,11 +76,11 @@ def plan(
 
         write_plan(run_dir, traced, menu, with_weights=with_weights)
     if as_json:
-        _print_json(plan_document(menu))
+        print_json(plan_document(menu))
     else:
         whose = "the paper's" if rules is RuleSet.paper else "our"
         title = f"{model}: {whose} rules, method {method.value}"
-        _console().print(plan_table(menu, traced.blocks, title))
+        console().print(plan_table(menu, traced.blocks, title))
 
 
 PlannedArgument = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run directory with plan.json.")]
@@ -153,7 +106,7 @@ def latency(
     if not as_json:
         print(f"{table}; written to {run_dir / LATENCY}")
         return
-    _print_json(
+    print_json(
         {
             "entries": sum(work is not None for work in table.works.values()),
             "measured": table.distinct_works,
@@ -183,7 +136,7 @@ def solve(
     frontier = solve_run(run_dir, objective.value, tick)
     if budget is None:
         if as_json:
-            _print_json(frontier.to_document())
+            print_json(frontier.to_document())
         else:
             print(frontier)
         return
@@ -191,7 +144,7 @@ def solve(
     facts: dict[str, Any] = {"latency_ms": solution.latency_ms, "importance": solution.importance}
     keys = [candidate.key for candidate in solution.candidates]
     convs = sum(len(candidate.kept) for candidate in solution.candidates)
-    _report(as_json, {**facts, "candidates": keys if as_json else len(keys), "convs_kept": convs})
+    report(as_json, {**facts, "candidates": keys if as_json else len(keys), "convs_kept": convs})
 
 
 RunArgument = Annotated[
@@ -220,7 +173,7 @@ def merge(
     fast = _merged(loaded)
     target = out or run_dir / "merged"
     save(target, fast)
-    _report(as_json, {"convs_before": _count_convs(loaded), "convs_after": _count_convs(fast), "saved_to": str(target)})
+    report(as_json, {"convs_before": _count_convs(loaded), "convs_after": _count_convs(fast), "saved_to": str(target)})
 
 
 @app.command()
@@ -244,7 +197,7 @@ def export(
 
     fast = _merged(load(run_dir, load_model(model).module))
     path = write_export(fast, to or run_dir / "model.onnx", example_inputs(read_record(run_dir / PLAN, PlanRecord)))
-    _report(as_json, {"convs": _count_convs(fast), "exported_to": str(path), "bytes": path.stat().st_size})
+    report(as_json, {"convs": _count_convs(fast), "exported_to": str(path), "bytes": path.stat().st_size})
 
 
 def _merged(module: Any) -> Any:
@@ -258,53 +211,3 @@ def _count_convs(module: Any) -> int:
     from torch import nn
 
     return sum(isinstance(part, nn.Conv2d) for part in module.modules())
-
-
-def _report(as_json: bool, facts: dict[str, Any]) -> None:
-    if as_json:
-        _print_json(facts)
-    else:
-        print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items()))
-
-
-def _console() -> Console:
-    """Wide enough for whole reasons when the output is piped; a terminal decides for itself."""
-    return Console() if sys.stdout.isatty() else Console(width=140)
-
-
-def _print_json(document: Any) -> None:
-    print(json.dumps(document, indent=1))
-
-
-@contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """Our own warnings as one line on stderr; what libraries warn of is not the user's business."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("default", UserWarning)
-
-        def show(message: Warning | str, _category: type[Warning], filename: str, *_: Any) -> None:
-            if Path(__file__).parent in Path(filename).parents:
-                print(f"warning: {message}", file=sys.stderr)
-
-        warnings.showwarning = show  # type: ignore[assignment]
-        yield
-
-
-def main() -> None:
-    """Runs a command; every error is one line on stderr."""
-    try:
-        with _plain_warnings():
-            app()
-    except LayerMergeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(1)
-    except Exception as error:
-        if os.environ.get("LAYERMERGE_DEBUG"):
-            raise
-        line = (str(error).splitlines() or [""])[0]
-        print(f"failed: {type(error).__name__}: {line} (LAYERMERGE_DEBUG=1 shows the traceback)", file=sys.stderr)
-        sys.exit(1)

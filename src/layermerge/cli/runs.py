@@ -1,0 +1,255 @@
+"""The verbs that need a network and data: importance, finetune, compress, compare.
+
+They share a recipe: a file, flags that go before it, or what an earlier verb left in the run directory.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from layermerge.cli.app import InputOption, JsonOption, WeightsOption, app, print_json
+
+if TYPE_CHECKING:
+    from layermerge.recipes import RunRecipe
+    from layermerge.stages import Run
+
+RECIPE = "recipe.yaml"
+
+RecipeArgument = Annotated[Path | None, typer.Argument(metavar="[RECIPE]", help="A recipe file; flags go before it.")]
+RecipeOption = Annotated[Path | None, typer.Option("--recipe", metavar="FILE", help="A recipe file.")]
+PlaceArgument = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run directory.")]
+PlaceOption = Annotated[
+    Path | None, typer.Option("--run-dir", metavar="DIR", help="Where results go; runs/NAME OF THE RECIPE by default.")
+]
+ModelFlag = Annotated[str | None, typer.Option("--model", metavar="MODEL", help="The network, named as for plan.")]
+DataFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--data", metavar="SOURCE", help="imagefolder:PATH, cifar10:PATH, fashion-mnist:PATH, npz:PATH or embedded."
+    ),
+]
+RuntimeFlag = Annotated[str | None, typer.Option("--runtime", help="torch, onnxruntime, openvino, ...")]
+SetFlag = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe, such as finetune.lr=0.01; repeatable."),
+]
+PythonFlag = Annotated[
+    bool, typer.Option("--allow-python", help="Let a recipe name a model as python:module:callable.")
+]
+BudgetFlag = Annotated[list[str] | None, typer.Option("--budget", help="60%, 1.8x or 12ms; repeatable.")]
+MethodFlag = Annotated[
+    str | None, typer.Option("--method", help="layermerge, depth, layeronly, sequential, channels, student, ...")
+]
+WorkersFlag = Annotated[int | None, typer.Option("--workers", min=1, help="Processes that measure importance.")]
+ExecutorFlag = Annotated[str | None, typer.Option("--executor", help="local, or ray for many machines.")]
+AddressFlag = Annotated[str | None, typer.Option("--address", help="The Ray cluster; by default one of its own here.")]
+
+
+@app.command()
+def importance(
+    run_dir: PlaceArgument,
+    recipe: RecipeOption = None,
+    model: ModelFlag = None,
+    weights: WeightsOption = None,
+    input: InputOption = None,
+    data: DataFlag = None,
+    method: MethodFlag = None,
+    workers: WorkersFlag = None,
+    executor: ExecutorFlag = None,
+    address: AddressFlag = None,
+    set: SetFlag = None,
+    allow_python: PythonFlag = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the importance table; goes on where it stopped. What latency rules out is spared.
+
+    Example: layermerge importance runs/a --recipe recipes/cifar10_resnet20.yaml --workers 2
+    """
+    from layermerge.tables.importance import importance_cost
+
+    flags: dict[str, Any] = {"model": model, "weights": weights, "input": input, "data.source": data, "method": method}
+    flags |= {"workers": workers, "executor": executor, "address": address}
+    chosen = _recipe(recipe or _known(run_dir), flags, set, allow_python or recipe is None)
+    run = _run(chosen, run_dir)
+    menu = run.menu(chosen.method)
+    cost = importance_cost(menu, run.importance(menu, run.latency(menu)))
+    if as_json:
+        print_json(dict(vars(cost)))
+    else:
+        print(f"{cost}; written to {run_dir / 'importance.jsonl'}")
+
+
+@app.command()
+def finetune(
+    run_dir: PlaceArgument,
+    recipe: RecipeOption = None,
+    budget: BudgetFlag = None,
+    original: Annotated[bool, typer.Option("--original", help="Train the network as it is instead.")] = False,
+    model: ModelFlag = None,
+    weights: WeightsOption = None,
+    input: InputOption = None,
+    data: DataFlag = None,
+    method: MethodFlag = None,
+    set: SetFlag = None,
+    allow_python: PythonFlag = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Fine-tune the network chosen for a budget, not yet merged, and save it; goes on where it stopped.
+
+    Example: layermerge finetune runs/a --budget 60%
+    """
+    from layermerge.saving import save
+    from layermerge.surgery.rewrite import rewrite
+    from layermerge.tuning.loop import finetune as train
+
+    flags: dict[str, Any] = {"model": model, "weights": weights, "input": input, "data.source": data, "method": method}
+    flags |= {"budgets": budget or None}
+    chosen = _recipe(recipe or _known(run_dir), flags, set, allow_python or recipe is None)
+    run = _run(chosen, run_dir)
+    saved = {}
+    for share in ["100%"] if original else chosen.budgets:
+        candidates = () if original else run.choose(chosen.method, share)[0].candidates
+        place = run.place("original" if original else chosen.method, share) / chosen.label
+        net = rewrite(run.trace, candidates)
+        teacher = run.teacher if chosen.finetune.distill else None
+        train(net, run.task, chosen.finetune, teacher=teacher, directory=place)
+        save(place, net)
+        saved[share] = {"score": run.task.evaluate(net), "saved_to": str(place)}
+    if as_json:
+        print_json(saved)
+    for share, facts in saved.items() if not as_json else ():
+        print(f"{share}: held-out score {facts['score']:.4f}, saved to {facts['saved_to']}")
+
+
+@app.command()
+def compress(
+    recipe: RecipeArgument = None,
+    budget: BudgetFlag = None,
+    model: ModelFlag = None,
+    weights: WeightsOption = None,
+    input: InputOption = None,
+    data: DataFlag = None,
+    method: MethodFlag = None,
+    runtime: RuntimeFlag = None,
+    run_dir: PlaceOption = None,
+    workers: WorkersFlag = None,
+    executor: ExecutorFlag = None,
+    address: AddressFlag = None,
+    set: SetFlag = None,
+    allow_python: PythonFlag = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn a trained network and data into a faster network: plan, tables, choice, fine-tuning, merge, export.
+
+    Example: layermerge compress recipes/cifar10_resnet20.yaml --budget 60% --runtime onnxruntime
+    """
+    from layermerge.methods import run_method
+
+    flags: dict[str, Any] = {"model": model, "weights": weights, "input": input, "data.source": data, "method": method}
+    flags |= {"runtime": runtime, "budgets": budget or None}
+    flags |= {"workers": workers, "executor": executor, "address": address}
+    chosen = _recipe(recipe, flags, set, allow_python or recipe is None)
+    place = run_dir or _default_place(recipe, chosen)
+    run = _run(chosen, place)
+    reports = []
+    for share in chosen.budgets:
+        result = run_method(run, chosen.method, share)
+        reports.append(result.report)
+        if not as_json:
+            print(f"{result.report}\n  in {result.directory}")
+    if as_json:
+        print_json([report.model_dump(mode="json") for report in reports])
+
+
+@app.command()
+def compare(
+    recipe: RecipeArgument = None,
+    method: Annotated[list[str] | None, typer.Option("--method", help="A method to compare; repeatable.")] = None,
+    budget: BudgetFlag = None,
+    model: ModelFlag = None,
+    weights: WeightsOption = None,
+    input: InputOption = None,
+    data: DataFlag = None,
+    runtime: RuntimeFlag = None,
+    run_dir: PlaceOption = None,
+    workers: WorkersFlag = None,
+    executor: ExecutorFlag = None,
+    address: AddressFlag = None,
+    set: SetFlag = None,
+    allow_python: PythonFlag = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare methods at several budgets: shared tables, the same fine-tuning for all and for the original.
+
+    Example: layermerge compare recipes/cifar10_resnet20.yaml --method layermerge --method depth --budget 60%
+    """
+    from layermerge.pipeline import compare_run
+    from layermerge.reporting.comparison import comparison_table, write_comparison
+
+    flags: dict[str, Any] = {"model": model, "weights": weights, "input": input, "data.source": data}
+    flags |= {"runtime": runtime, "budgets": budget or None}
+    flags |= {"workers": workers, "executor": executor, "address": address}
+    chosen = _recipe(recipe, flags, set, allow_python or recipe is None)
+    place = run_dir or _default_place(recipe, chosen)
+    methods = method or ["layermerge", "depth", "layeronly"]
+    found = compare_run(_run(chosen, place), methods, chosen.budgets)
+    notes = [f"{miss.method} at {miss.budget}: {miss.reason}" for miss in found.unreachable]
+    written = write_comparison(place, chosen.label, found.reports, found.directories, notes)
+    if as_json:
+        print_json([report.model_dump(mode="json") for report in found.reports])
+    else:
+        print(comparison_table(found.reports, notes))
+        print(f"written to {', '.join(map(str, written))}", file=sys.stderr)
+
+
+def _known(run_dir: Path) -> Path | None:
+    """The recipe that an earlier verb left in the run directory."""
+    kept = run_dir / RECIPE
+    return kept if kept.is_file() else None
+
+
+def _default_place(recipe: Path | None, chosen: RunRecipe) -> Path:
+    return Path("runs") / (recipe.stem if recipe is not None else chosen.model.replace(":", "-").replace("/", "-"))
+
+
+def _recipe(path: Path | None, flags: dict[str, Any], settings: list[str] | None, allow_python: bool) -> RunRecipe:
+    import yaml
+
+    from layermerge.recipes import RecipeError, read_recipe
+
+    changes = {
+        key: str(value) if isinstance(value, Path) else value for key, value in flags.items() if value is not None
+    }
+    for setting in settings or ():
+        key, equals, text = setting.partition("=")
+        if not equals or not key:
+            raise RecipeError(f"--set {setting}: write KEY=VALUE, such as finetune.lr=0.01")
+        try:
+            changes[key.strip()] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise RecipeError(f"--set {setting}: '{text}' is no YAML value") from None
+    chosen = read_recipe(path, changes)
+    if chosen.model.startswith("python:") and not (allow_python or flags.get("model")):
+        raise RecipeError(
+            f"recipe '{path}' names code to run ('{chosen.model}'); allow it with --allow-python, if you trust it"
+        )
+    return chosen
+
+
+def _run(chosen: RunRecipe, place: Path) -> Run:
+    """Loads the network and the data, and notes the recipe in the run directory for verbs that follow."""
+    import yaml
+
+    from layermerge.artifacts import text_writer, write_files
+    from layermerge.models import load_model, parse_shape
+    from layermerge.stages import Run
+
+    loaded = load_model(chosen.model, chosen.weights, parse_shape(chosen.input) if chosen.input else None)
+    run = Run(loaded.module, chosen.data.open(loaded.module), place, chosen.settings)
+    document = chosen.model_dump(mode="json", exclude_defaults=True)
+    write_files({place / RECIPE: text_writer(yaml.safe_dump(document, sort_keys=False))})
+    return run
