@@ -6,6 +6,7 @@ Methods of two stages spend half of the epochs on each.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from layermerge.artifacts import Record, read_record, record_text, text_writer, write_files
@@ -46,7 +47,7 @@ def run_control(run: Run) -> Result:
 
 def _sequential(run: Run, budget: str) -> Result:
     """Depth to a first budget, then LayerOnly on its merged network to what is left of the budget."""
-    first = _half(run).compress("depth", run.settings.first_budget)
+    first = _half(run).compress("depth", _first_budget(run, budget))
     return _second_stage(run, first, "layeronly", "sequential", budget)
 
 
@@ -59,7 +60,7 @@ def _channels_then(method: str) -> Callable[[Run, str], Result]:
 
     def procedure(run: Run, budget: str) -> Result:
         half = _half(run)
-        first = half.finish(_pruned(half, "channels", run.settings.first_budget), half.settings.finetune)
+        first = half.finish(_pruned(half, "channels", _first_budget(run, budget)), half.settings.finetune)
         return _second_stage(run, first, method, f"channels+{method}", budget)
 
     return procedure
@@ -104,6 +105,12 @@ def _pruned(run: Run, method: str, budget: str) -> Variant:
     return Variant(net, method, budget, budget_ms(budget, run.original_ms), chosen_ms=record.measured_ms)
 
 
+def _first_budget(run: Run, budget: str) -> str:
+    """Where the recipe does not say: the geometric mean of all and the budget."""
+    share = budget_ms(budget, run.original_ms) / run.original_ms
+    return run.settings.first_budget or f"{100 * math.sqrt(min(share, 1.0)):.2f}%"
+
+
 def _half(run: Run) -> Run:
     """The same run with half the epochs, under a label of its own."""
     settings = run.settings
@@ -123,7 +130,7 @@ def half_of(recipe: Recipe) -> Recipe:
 def _second_stage(run: Run, first: Result, method: str, name: str, budget: str) -> Result:
     """Traces the first stage's merged network again, and compresses that; figures are those of the whole way."""
     share = budget_ms(budget, run.original_ms) / first.report.measured_ms
-    directory = run.directory / name / f"after-{_safe(run.settings.first_budget)}-{run.settings.label}"
+    directory = first.directory / f"then-{method}"
     second = Run(first.module, run.task, directory, run.settings, run.teacher)
     met, cost = second.choose(method, f"{100 * min(share, 1.0):.4f}%")
     variant = Variant(
@@ -135,10 +142,6 @@ def _second_stage(run: Run, first: Result, method: str, name: str, budget: str) 
         cost=cost + first.report.cost,
     )
     return run.finish(variant, half_of(run.settings.finetune))
-
-
-def _safe(budget: str) -> str:
-    return budget.strip().replace("%", "pct")
 
 
 _PROCEDURES: dict[str, Callable[[Run, str], Result]] = {

@@ -62,8 +62,8 @@ class Settings(Record):
     objective: Objective = "exp"
     label: str = Field(default="plain", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Names this way of fine-tuning: runs that differ in nothing else share tables and choices."""
-    first_budget: Budget = "75%"
-    """What methods of two stages leave after the first."""
+    first_budget: Budget | None = None
+    """What methods of two stages keep in the first; by default both take the same share of what they find."""
     executor: Literal["local", "ray"] = "local"
     workers: int = Field(default=1, ge=1)
     """Processes that measure importance, with the local executor."""
@@ -141,7 +141,7 @@ class RunRecipe(Settings):
     weights: Path | None = None
     input: str | None = None
     data: DataRecipe
-    budgets: tuple[Budget, ...] = ("60%",)
+    budgets: tuple[Budget, ...] = Field(default=("60%",), min_length=1)
 
     @field_validator("data", mode="before")
     @classmethod
@@ -162,28 +162,34 @@ def read_recipe(path: Path | None, changes: dict[str, Any] | None = None) -> Run
             document = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise RecipeError(f"recipe '{path}' cannot be read: {getattr(error, 'strerror', None) or error}") from error
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:  # a date or number that does not exist is a ValueError
             raise RecipeError(f"recipe '{path}' is no YAML: {' '.join(str(error).split())[:160]}") from error
         if not isinstance(document, dict):
-            raise RecipeError(f"recipe '{path}' is no mapping of keys to values; begin with model: timm:resnet34")
+            raise RecipeError(f"recipe '{path}' is no mapping of keys to values; begin with model: timm:NAME")
     for key, value in (changes or {}).items():
         _place(document, key, value)
+    where = f"recipe '{path}'" if path is not None else "the run"
     try:
         return RunRecipe.model_validate(document)
     except ValidationError as error:
-        where = f"recipe '{path}'" if path is not None else "the run"
         raise RecipeError(f"{where}: {first_problem(error)}") from None
+    except LayerMergeError as error:  # of rules or statistics that contradict themselves
+        raise RecipeError(f"{where}: {error}") from None
+
+
+# Where a key may hold values of several types, pydantic says which of them it tried.
+_TYPES = {"str", "int", "float", "Statistics"}
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first thing wrong, with its key."""
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
+    """The first thing wrong, with its key; of a value that fits none of several types, where it comes nearest to one."""
+    first = max(error.errors(), key=lambda problem: len(problem["loc"]))
+    key = ".".join(str(part) for part in first["loc"] if part not in _TYPES)
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{key}: there is no such key"
     if first["type"] == "missing":
         return f"{key}: is missing; give it in the recipe or as --{key.split('.')[0]}"
-    message = first["msg"].removeprefix("Value error, ")
+    message = " ".join(first["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list").split())
     return (
         f"{key}: {message}, not {str(first['input'])[:60]!r}" if first["type"] != "value_error" else f"{key}: {message}"
     )
@@ -193,8 +199,10 @@ def _place(document: dict[str, Any], key: str, value: Any) -> None:
     *parts, last = key.split(".")
     for part in parts:
         inner = document.get(part)
-        if not isinstance(inner, dict):
-            inner = {"source": inner} if part == "data" and isinstance(inner, str) else {}
+        if inner is None or (part == "data" and isinstance(inner, str)):
+            inner = {} if inner is None else {"source": inner}
             document[part] = inner
+        if not isinstance(inner, dict):
+            raise RecipeError(f"{key}: {part} is {str(inner)[:60]!r}, which has no keys of its own")
         document = inner
     document[last] = value

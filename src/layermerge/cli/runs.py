@@ -196,6 +196,7 @@ def compare(
     chosen = _recipe(recipe, flags, set, allow_python or recipe is None)
     place = run_dir or _default_place(recipe, chosen)
     methods = method or ["layermerge", "depth", "layeronly"]
+    _require_known(methods)  # before hours are spent on the control
     found = compare_run(_run(chosen, place), methods, chosen.budgets)
     notes = [f"{miss.method} at {miss.budget}: {miss.reason}" for miss in found.unreachable]
     written = write_comparison(place, chosen.label, found.reports, found.directories, notes)
@@ -230,14 +231,25 @@ def _recipe(path: Path | None, flags: dict[str, Any], settings: list[str] | None
             raise RecipeError(f"--set {setting}: write KEY=VALUE, such as finetune.lr=0.01")
         try:
             changes[key.strip()] = yaml.safe_load(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):  # a date or number that does not exist is a ValueError
             raise RecipeError(f"--set {setting}: '{text}' is no YAML value") from None
     chosen = read_recipe(path, changes)
+    _require_known([chosen.method])
     if chosen.model.startswith("python:") and not (allow_python or flags.get("model")):
         raise RecipeError(
             f"recipe '{path}' names code to run ('{chosen.model}'); allow it with --allow-python, if you trust it"
         )
     return chosen
+
+
+def _require_known(methods: list[str]) -> None:
+    """Before anything is loaded or written."""
+    from layermerge.methods import method_names
+    from layermerge.recipes import RecipeError
+
+    for method in methods:
+        if method not in method_names():
+            raise RecipeError(f"unknown method '{method}'; choose one of {', '.join(method_names())}")
 
 
 def _run(chosen: RunRecipe, place: Path) -> Run:

@@ -1,0 +1,184 @@
+"""CIFAR-10: LayerMerge and its rivals on real networks and real data, at equal measured latency.
+
+    python benchmarks/cifar10.py mobilenetv2 --data cifar10:DIR --weights FILE
+    python benchmarks/cifar10.py resnet20 --data cifar10:DIR --weights FILE
+    python benchmarks/cifar10.py resnet56 --data cifar10:DIR --weights FILE
+
+Everything resumes; run it again to remake the tables and pictures in benchmarks/results/. Each part can be asked for alone
+with --part. One torch thread, so that the networks can be run side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from layermerge.methods import run_control, run_method  # noqa: E402
+from layermerge.models import load_model  # noqa: E402
+from layermerge.pipeline import compare_run  # noqa: E402
+from layermerge.recipes import RunRecipe, Settings, read_recipe  # noqa: E402
+from layermerge.reporting.comparison import write_comparison  # noqa: E402
+from layermerge.results import Report  # noqa: E402
+from layermerge.run_dir import IMPORTANCE, LATENCY  # noqa: E402
+from layermerge.solving.budget_text import InfeasibleBudget  # noqa: E402
+from layermerge.stages import FILE, Result, Run  # noqa: E402
+from layermerge.surgery.merge import merge  # noqa: E402
+from layermerge.surgery.rewrite import rewrite  # noqa: E402
+from layermerge.tables.clock import ClockSettings, time_side_by_side  # noqa: E402
+from layermerge.tables.table import Table  # noqa: E402
+from layermerge.tuning.recipe import Distillation  # noqa: E402
+
+CLOCK = ClockSettings(least_rounds=100, most_rounds=400, seconds=30.0, spread=0.003)
+METHODS = ("layermerge", "depth", "layeronly", "sequential", "channels")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A network with its recipe, and where results go."""
+
+    recipe: RunRecipe
+    base: Run
+    out: Path
+
+    @property
+    def middle(self) -> str:
+        return self.recipe.budgets[len(self.recipe.budgets) // 2]
+
+    def run(self, directory: Path | None = None, **changes: object) -> Run:
+        settings = Settings.model_validate({**dict(self.recipe.settings), **changes})
+        return Run(self.base.model, self.base.task, directory or self.base.directory, settings)
+
+    def write(self, label: str, results: Sequence[Result], notes: Iterable[str] = ()) -> None:
+        self.write_reports(
+            label, [result.report for result in results], [result.directory for result in results], notes
+        )
+
+    def write_reports(
+        self, label: str, reports: Sequence[Report], places: Sequence[Path], notes: Iterable[str] = ()
+    ) -> None:
+        timed = side_by_side(self.base, reports, places)
+        for path in write_comparison(self.out, label, timed, places, list(notes)):
+            print(f"wrote {path.relative_to(ROOT)}")
+
+
+def side_by_side(run: Run, reports: Sequence[Report], places: Sequence[Path]) -> list[Report]:
+    """The same reports with latencies of one run: all files and the original in turn, so that a drifting machine is fair."""
+    inputs = run.trace.inputs.resized(run.settings.batch_size)
+    passes = {str(place): run.runtime.prepare_file(place / FILE, inputs) for place in places}
+    passes["original"] = run.runtime.prepare(merge(rewrite(run.trace, [])), inputs)
+    samples = time_side_by_side(passes, CLOCK)
+    unit = run.original_ms / samples["original"].value_ms
+    return [
+        report.model_copy(update={"measured_ms": samples[str(place)].value_ms * unit})
+        for report, place in zip(reports, places, strict=True)
+    ]
+
+
+def methods(bench: Bench) -> None:
+    """Every method at every budget, the same fine-tuning for all and for the original."""
+    found = compare_run(bench.base, METHODS, bench.recipe.budgets)
+    notes = [f"{miss.method} at {miss.budget}: {miss.reason}" for miss in found.unreachable]
+    bench.write_reports("plain", found.reports, found.directories, notes)
+
+
+def _at_middle(bench: Bench, run: Run, names: Iterable[str]) -> tuple[list[Result], list[str]]:
+    results, notes = [run_control(run)], []
+    for method in names:
+        try:
+            results.append(run_method(run, method, bench.middle))
+        except InfeasibleBudget as error:
+            notes.append(f"{method} at {bench.middle}: {error}")
+    return results, notes
+
+
+def distilled(bench: Bench) -> None:
+    """Each method at one budget with the original as teacher."""
+    finetune = bench.recipe.finetune.model_copy(update={"distill": Distillation(temperature=4.0, weight=0.7)})
+    bench.write("distilled", *_at_middle(bench, bench.run(label="distilled", finetune=finetune), METHODS))
+
+
+def short(bench: Bench) -> None:
+    """Each method at one budget with a third of the epochs."""
+    epochs = (bench.recipe.finetune.epochs or 3) / 3
+    finetune = bench.recipe.finetune.model_copy(update={"epochs": epochs})
+    bench.write("short", *_at_middle(bench, bench.run(label="short", finetune=finetune), METHODS))
+
+
+def delta(bench: Bench) -> None:
+    """LayerMerge with the sum of D as its objective."""
+    run = bench.run(objective="delta")
+    bench.write("delta", [run_control(run), run_method(run, "layermerge", bench.middle)])
+
+
+def others(bench: Bench) -> None:
+    """Channel pruning followed by each method, and a narrower student distilled from scratch."""
+    names = ("channels+layermerge", "channels+depth", "channels+layeronly", "student")
+    bench.write("others", *_at_middle(bench, bench.base, names))
+
+
+def steps(bench: Bench) -> None:
+    """LayerMerge from an importance table of four times the steps, and how far the two tables agree."""
+    longer = bench.recipe.importance.model_copy(update={"steps": 4 * (bench.recipe.importance.steps or 1)})
+    directory = bench.base.directory / "more-steps"
+    directory.mkdir(exist_ok=True)
+    if not (directory / LATENCY).is_file():
+        shutil.copy(bench.base.directory / LATENCY, directory)
+    run = bench.run(directory, importance=longer)
+    result = run_method(run, "layermerge", bench.middle)
+    tables = [Table.read(place / IMPORTANCE) for place in (bench.base.directory, directory)]
+    rows = [
+        (tables[0][key].value, tables[1][key].value)
+        for key in tables[0].rows
+        if key in tables[1] and tables[0][key].status == tables[1][key].status == "ok"
+    ]
+    small, large = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    note = f"{len(rows)} entries measured in both tables; rank correlation {rank_correlation(small, large):.3f}"
+    bench.write("more-steps", [run_control(bench.base), result], [note])
+
+
+def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
+    """Spearman's: ties share their mean rank."""
+
+    def ranks(values: np.ndarray) -> np.ndarray:
+        _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+        return (np.cumsum(count) - (count - 1) / 2)[place]
+
+    return float(np.corrcoef(ranks(first), ranks(second))[0, 1])
+
+
+PARTS = {part.__name__: part for part in (methods, short, distilled, delta, steps, others)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("network", choices=["mobilenetv2", "resnet20", "resnet56"])
+    parser.add_argument("--data", required=True, help="cifar10:DIR")
+    parser.add_argument("--weights", required=True, type=Path, help="the network's pretrained weights")
+    parser.add_argument("--run-dir", type=Path, help="where tables and networks go; runs/NETWORK by default")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this; repeatable")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    changes = {"data.source": given.data, "weights": str(given.weights), "workers": given.workers}
+    recipe = read_recipe(ROOT / "recipes" / f"cifar10_{given.network}.yaml", changes)
+    model = load_model(recipe.model, recipe.weights).module
+    directory = given.run_dir or ROOT / "runs" / given.network
+    run = Run(model, recipe.data.open(model), directory, recipe.settings)
+    bench = Bench(recipe, run, ROOT / "benchmarks" / "results" / given.network)
+    for name in given.part or PARTS:
+        print(f"-- {name}: {PARTS[name].__doc__}")
+        PARTS[name](bench)
+
+
+if __name__ == "__main__":
+    main()
