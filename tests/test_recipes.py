@@ -53,7 +53,7 @@ def test_a_shipped_recipe_is_valid_and_comes_back_from_what_a_run_notes(path: Pa
 
 
 # Figures of the paper: its tables (milliseconds at batch 128) and its appendix on experiments.
-POINTS = {
+POINTS: dict[str, tuple[float, list[float]]] = {
     "resnet34_imagenet": (205, [146, 123, 103]),
     "mobilenetv2_100_imagenet": (40.6, [22.3, 18.5, 15.6, 13.4]),
     "mobilenetv2_140_imagenet": (60.1, [26.1, 25.0, 21.0, 18.0]),

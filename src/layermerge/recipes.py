@@ -59,6 +59,8 @@ class Settings(Record):
     """The batch whose latency is measured."""
     importance: Recipe = Recipe(steps=100, batch_size=64, lr=0.01)
     finetune: Recipe = Recipe(epochs=10)
+    device: str = "cpu"
+    """Where networks are trained: cpu, cuda or auto. Latency is measured where the runtime runs."""
     objective: Objective = "exp"
     label: str = Field(default="plain", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Names this way of fine-tuning: runs that differ in nothing else share tables and choices."""

@@ -10,6 +10,7 @@ where it stopped. Tables belong to the directory, choices to a method and budget
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from dataclasses import dataclass
@@ -36,9 +37,11 @@ from layermerge.surgery.rewrite import RewrittenModule, rewrite
 from layermerge.tables.clock import time_side_by_side
 from layermerge.tables.importance import importance_cost, measure_importance, weights_digest
 from layermerge.tables.latency import WHOLE_CLOCK, LatencyTable, measure_latency
+from layermerge.tables.shards import WHOLE_TABLE, Shard
 from layermerge.tables.table import Table
 from layermerge.tasks.base import Task
 from layermerge.tracing.trace import trace
+from layermerge.tuning.distributed import usable_device
 from layermerge.tuning.loop import finetune
 from layermerge.tuning.recipe import Recipe
 
@@ -120,7 +123,7 @@ class Run:
             path=self.directory / LATENCY,
         )
 
-    def importance(self, menu: Plan, latency: LatencyTable) -> Table:
+    def importance(self, menu: Plan, latency: LatencyTable, shard: Shard = WHOLE_TABLE) -> Table:
         return measure_importance(
             self.trace,
             menu,
@@ -129,6 +132,8 @@ class Run:
             recipe=self.settings.importance,
             path=self.directory / IMPORTANCE,
             executor=self.settings.make_executor(),
+            device=self.settings.device,
+            shard=shard,
         )
 
     # -- the choice
@@ -186,8 +191,7 @@ class Run:
         """
         directory = self.place(variant.method, variant.budget) / self.settings.label
         stamp = _digest([recipe.model_dump(), weights_digest(variant.net), self.task.describe()])
-        teacher = self.teacher if recipe.distill else None
-        merged = merge(finetune(variant.net, self.task, recipe, teacher=teacher, directory=directory))
+        merged = merge(self.tune(variant.net, recipe, directory))
         path = directory / RESULT
         if path.is_file() and (known := read_record(path, Report)).stamp == stamp:
             return Result(merged, None, known, directory)
@@ -197,6 +201,12 @@ class Run:
         report = self._report(variant, merged, recipe, stamp, directory)
         write_files({path: text_writer(record_text(report))})
         return Result(merged, None, report, directory)
+
+    def tune(self, net: RewrittenModule, recipe: Recipe, directory: Path) -> RewrittenModule:
+        """Fine-tunes on the device of the settings; the network comes back to where it was."""
+        device, home = usable_device(self.settings.device), net.device
+        teacher = copy.deepcopy(self.teacher).to(device) if recipe.distill else None
+        return finetune(net.to(device), self.task, recipe, teacher=teacher, directory=directory).to(home)
 
     def _report(self, variant: Variant, merged: MergedModule, recipe: Recipe, stamp: str, directory: Path) -> Report:
         served = OnnxFile(directory / FILE) if self.runtime.reads_onnx else merged

@@ -10,7 +10,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
+import threading
+import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -59,15 +63,19 @@ class LocalProcesses:
             for worker in workers:
                 worker.start(waiting.pop())
             while busy := [worker for worker in workers if worker.key is not None]:
-                ready = wait([worker.pipe for worker in busy])
+                wait([worker.pipe for worker in busy], _LOOK_EVERY)
                 for worker in busy:
-                    if worker.pipe in ready:
+                    if worker.has_news:
                         yield worker.finish()
                         if waiting:
                             worker.start(waiting.pop())
         finally:
             for worker in workers:
                 worker.stop()
+
+
+_LOOK_EVERY = 0.2
+"""Seconds between looks at whether the other process is still there."""
 
 
 class _Worker:
@@ -84,9 +92,14 @@ class _Worker:
         if self._process is None or not self._process.is_alive():
             self._fork()
         self.key = key
-        self.pipe.send(key)
+        try:
+            self.pipe.send(key)
+        except OSError:  # it died between two keys, which is nobody's fault
+            self._fork()
+            self.pipe.send(key)
 
     def _fork(self) -> None:
+        self.stop()
         fork = multiprocessing.get_context("fork")
         self.pipe, theirs = fork.Pipe()
         self._process = fork.Process(target=_serve, args=(theirs, self.measure, os.getpid()), daemon=True)
@@ -96,18 +109,25 @@ class _Worker:
             self._process.start()
         theirs.close()
 
+    @property
+    def has_news(self) -> bool:
+        # A dead process need not close its pipe: processes that it started, such as data loaders, may hold it open.
+        return self.pipe.poll() or not self._process.is_alive()
+
     def finish(self) -> Row:
         """The row of the key that was sent last."""
         key, self.key = self.key, None
         assert key is not None, "finish() follows start()"
         try:
-            answer = self.pipe.recv()
-        except EOFError:
+            answer = self.pipe.recv() if self.pipe.poll() else None
+        except (EOFError, OSError):  # the latter where it died with its key unread, or in the midst of answering
+            answer = None
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
             self._process.join()
             reason = f"its process died (exit code {self._process.exitcode}); memory may have run out"
             return Row(key=key, status="failed", reason=reason)
-        if isinstance(answer, Exception):
-            raise answer
         assert isinstance(answer, Row)
         return answer
 
@@ -121,10 +141,11 @@ class _Worker:
 def _serve(pipe: Connection, measure: Measure, parent: int) -> None:
     """A worker's life: measures what it is sent until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    # The parent ends this process as a daemon's; but a daemon may not have data loaders of its own.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     torch.set_num_threads(1)
-    while os.getppid() == parent:
-        if not pipe.poll(1.0):
-            continue
+    while True:
         try:
             answer: Row | Exception = measured(measure, pipe.recv())
         except EOFError:
@@ -132,6 +153,13 @@ def _serve(pipe: Connection, measure: Measure, parent: int) -> None:
         except Exception as error:
             answer = error
         pipe.send(answer)
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process soon after its parent, in the midst of a measurement too: it holds the parent's lock on the table."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_EVERY)
+    os._exit(1)
 
 
 @dataclass(frozen=True)
@@ -147,15 +175,47 @@ class RayCluster:
             return
         ray = _connected(self.address)
         job = [ray.put(measure)]  # in a list, so that it is fetched once a process and not once an entry
-        remote = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=-1)(_measure_remotely)
-        pending = [remote.remote(job, key) for key in keys]
+        # Not retried by Ray, which would do so for ever where an entry takes more memory than there is.
+        remote = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=0)(_measure_remotely)
+        pending = {remote.remote(job, key): key for key in keys}
+        crashes: Counter[str] = Counter()
         try:
             while pending:
-                done, pending = ray.wait(pending)
-                yield from ray.get(done)
+                for done in ray.wait(list(pending))[0]:
+                    key = pending.pop(done)
+                    row = _fetched(ray, done, key, crashes)
+                    if row is None:
+                        pending[remote.remote(job, key)] = key
+                    else:
+                        yield row
         finally:
             for unfinished in pending:
                 ray.cancel(unfinished, force=True)
+
+
+_TRIES = 3
+"""How often an entry may take its process down; the first times it may have been the fault of others beside it."""
+
+
+def _fetched(ray: Any, done: Any, key: str, crashes: Counter[str]) -> Row | None:
+    """The row of an entry that ended; None where it has to be measured again."""
+    errors = ray.exceptions
+    try:
+        row = ray.get(done)
+    except errors.NodeDiedError:
+        return None
+    except (errors.WorkerCrashedError, errors.OutOfMemoryError):
+        crashes[key] += 1
+        if crashes[key] < _TRIES:
+            return None
+        return Row(key=key, status="failed", reason=f"its process died {_TRIES} times; memory may have run out")
+    except errors.RayTaskError as error:
+        if isinstance(error.cause, (TableError, RuntimeUnavailable)):
+            raise error.cause from None  # Ray's own has a traceback in its message
+        reason = (str(error).strip().splitlines() or [""])[-1][:200]
+        raise RuntimeUnavailable(f"the job cannot be run on the Ray cluster: {reason}") from error
+    assert isinstance(row, Row)
+    return row
 
 
 def _connected(address: str) -> Any:
@@ -164,15 +224,24 @@ def _connected(address: str) -> Any:
     except ImportError:
         raise RuntimeUnavailable("Ray is not installed; try: pip install 'layermerge[ray]'") from None
     if not ray.is_initialized():
+        _require_listener(address)
+        # The dashboard is a setting of clusters that are started here; Ray refuses it for others.
+        more = {"include_dashboard": False} if address == "local" else {}
         try:
-            ray.init(address=address, log_to_driver=False, configure_logging=False, include_dashboard=False)
-        except ValueError as error:  # it refuses settings of a cluster that exists already
-            if "existing" not in str(error) and "include_dashboard" not in str(error):
-                raise RuntimeUnavailable(f"no Ray cluster at '{address}': {str(error).splitlines()[0]}") from error
-            ray.init(address=address, log_to_driver=False, configure_logging=False)
-        except ConnectionError as error:
+            ray.init(address=address, log_to_driver=False, configure_logging=False, **more)
+        except (ValueError, RuntimeError, ConnectionError) as error:
             raise RuntimeUnavailable(f"no Ray cluster at '{address}': {str(error).splitlines()[0]}") from error
     return ray
+
+
+def _require_listener(address: str) -> None:
+    """Says at once that nobody is there: Ray itself tries for a minute, and then ends the process."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        except (OSError, OverflowError) as error:
+            raise RuntimeUnavailable(f"no Ray cluster at '{address}': {error}") from error
 
 
 _FETCHED: dict[str, Measure] = {}

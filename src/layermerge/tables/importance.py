@@ -26,9 +26,11 @@ from layermerge.tables.executors import Executor, in_this_process
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.ruling_out import ruled_out
 from layermerge.tables.runner import fill_table
+from layermerge.tables.shards import WHOLE_TABLE, Shard, shard_path, take_in_shards
 from layermerge.tables.table import Row, Scalar, Table, TableError
 from layermerge.tasks.base import Task
 from layermerge.tracing.trace import Trace
+from layermerge.tuning.distributed import usable_device
 from layermerge.tuning.loop import train_steps
 from layermerge.tuning.recipe import Recipe
 
@@ -45,11 +47,12 @@ class ImportanceJob:
     recipe: Recipe
     baseline: float | None = None
     """Score of the untouched network; None while that itself is measured."""
+    device: str = "cpu"
 
     def __call__(self, key: str) -> Row:
         started = time.perf_counter()
         chosen = [] if key == BASELINE else [self.plan[key]]
-        module = rewrite(self.trace, chosen)
+        module = rewrite(self.trace, chosen).to(usable_device(self.device))
         with _one_thread():
             train_steps(module, self.task, self.recipe)
             score = self.task.evaluate(module)
@@ -81,22 +84,28 @@ def measure_importance(
     recipe: Recipe | None = None,
     path: str | Path = "importance.jsonl",
     executor: Executor = in_this_process,
+    device: str = "cpu",
+    shard: Shard = WHOLE_TABLE,
 ) -> Table:
     """Measures a plan's importance table, or goes on with it where an earlier run stopped.
 
     `recipe` says how each copy is trained; without one, SGD for `steps` steps. With `latency`, candidates that it rules out
-    are not run (`Rules.rule_out_slow`). Costs one short training and one evaluation an entry.
+    are not run (`Rules.rule_out_slow`). `device` is where entries are trained: cpu, cuda, or auto. A shard (number from 0,
+    count) is written beside the table, which takes it in later. Costs one short training and one evaluation an entry.
     """
     recipe = recipe or Recipe(steps=steps, lr=0.01, batch_size=64)
     if recipe.distill is not None or recipe.ema is not None:
         raise TableError("importance is measured without distillation and without a moving average; leave them out")
-    job = ImportanceJob(trace, plan, task, recipe)
+    job = ImportanceJob(trace, plan, task, recipe, device=device)
     provenance = _provenance(job)
+    path = shard_path(Path(path), shard)
+    if shard == WHOLE_TABLE:
+        take_in_shards(path, provenance)
     table = fill_table(path, provenance, [BASELINE], job, title="baseline", executor=executor)
     base = table[BASELINE].value
     if base is None:
         raise TableError(f"the untouched network could not be scored: {table[BASELINE].reason}")
-    scored = ImportanceJob(trace, plan, task, recipe, base)
+    scored = ImportanceJob(trace, plan, task, recipe, base, device)
     keys = [candidate.key for candidate in plan.entries if not candidate.untouched]
     if latency is not None and plan.rules.rule_out_slow:
         # Dropped layers first: what they cost decides whether a merge around them could pay.
@@ -104,7 +113,7 @@ def measure_importance(
         known = fill_table(path, provenance, single, scored, title="importance of single layers", executor=executor)
         reasons = ruled_out(plan, latency, known, largest_gain=task.ceiling - base)
         fill_table(path, provenance, list(reasons), lambda key: _ruled_out(key, reasons[key]), title="ruling out")
-    return fill_table(path, provenance, keys, scored, title="importance", executor=executor)
+    return fill_table(path, provenance, keys, scored, title="importance", shard=shard, executor=executor)
 
 
 def _ruled_out(key: str, reason: str) -> Row:
@@ -116,6 +125,8 @@ def _provenance(job: ImportanceJob) -> dict[str, Scalar]:
     provenance: dict[str, Scalar] = {"kind": "importance", "network": fingerprint(job.trace.structure)}
     provenance["weights"] = weights_digest(job.trace.module)
     provenance |= {f"task.{name}": value for name, value in job.task.describe().items()}
+    if job.device != "cpu":
+        provenance["device"] = job.device
     # Checkpoints are for long trainings; how often they are written changes nothing.
     recipe = job.recipe.model_dump(exclude={"checkpoint_steps", "distill"}, exclude_defaults=True)
     return provenance | {f"recipe.{name}": value for name, value in sorted(recipe.items())}

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from layermerge.tables.executors import Executor, Measure, in_this_process
-from layermerge.tables.table import Scalar, Table, TableError, TableWriter
+from layermerge.tables.table import Scalar, Table, TableError, TableWriter, require_same_provenance
 
 
 def fill_table(
@@ -35,14 +35,25 @@ def fill_table(
     number, count = shard
     if not 0 <= number < count:
         raise TableError(f"shard {number} of {count} does not exist; give a number from 0 to {count - 1}")
+    wanted = list(dict.fromkeys(keys[number::count]))
+    if (complete := _complete(Path(path), provenance, wanted)) is not None:
+        return complete
     with TableWriter(path, provenance) as writer, _progress() as progress:
-        missing = [key for key in dict.fromkeys(keys[number::count]) if key not in writer.table]
-        done = len(keys[number::count]) - len(missing)
-        task = progress.add_task(title, total=done + len(missing), completed=done)
+        missing = [key for key in wanted if key not in writer.table]
+        task = progress.add_task(title, total=len(wanted), completed=len(wanted) - len(missing))
         for row in executor(measure, missing):
             writer.append(row)
             progress.advance(task)
         return writer.table
+
+
+def _complete(path: Path, provenance: Mapping[str, Scalar], wanted: Sequence[str]) -> Table | None:
+    """The table, where it lacks nothing: reading takes no lock, so several processes may use a finished table at once."""
+    if not path.is_file() or b"\n" not in path.read_bytes():
+        return None  # not even its first line is there
+    table = Table.read(path)
+    require_same_provenance(table.provenance, provenance, table.name)
+    return table if all(key in table for key in wanted) else None
 
 
 def _progress() -> Progress:

@@ -82,7 +82,7 @@ class Table:
         """Shards of one table as one; their provenance must agree and their keys must not meet."""
         parts = list(tables)
         for part in parts[1:]:
-            _require_same(parts[0].provenance, part.provenance, part.name)
+            require_same_provenance(parts[0].provenance, part.provenance, part.name)
         return Table(parts[0].provenance, (row for part in parts for row in part.rows.values()), "the joined table")
 
     def __getitem__(self, key: str) -> Row:
@@ -129,7 +129,7 @@ class TableWriter:
     def _resume(self, file: IO[bytes]) -> None:
         lines, length = _whole_lines(self.path)
         if lines:
-            _require_same(_provenance(lines[0], self.path), self.provenance, f"table '{self.path}'")
+            require_same_provenance(_provenance(lines[0], self.path), self.provenance, f"table '{self.path}'")
         if length < self.path.stat().st_size:
             # Before the first whole line nothing was promised, so nothing is lost worth a warning.
             if lines:
@@ -200,7 +200,8 @@ def _document(line: bytes, path: Path) -> dict[str, Any]:
     return document
 
 
-def _require_same(known: Mapping[str, Scalar], wanted: Mapping[str, Scalar], name: str) -> None:
+def require_same_provenance(known: Mapping[str, Scalar], wanted: Mapping[str, Scalar], name: str) -> None:
+    """Refuses rows that came about otherwise than those they would stand beside, and says what differs."""
     different = [key for key in sorted({*known, *wanted}) if known.get(key) != wanted.get(key)]
     if different:
         shown = ", ".join(f"{key}: {known.get(key)!r} there, {wanted.get(key)!r} now" for key in different)

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -18,6 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from layermerge.tuning.ema import weights_of
 from layermerge.tuning.recipe import TuningError
+
+# Others wait while the first process measures tables, which may take hours.
+_PATIENCE = timedelta(days=2)
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,31 @@ class Group:
 ALONE = Group()
 
 
-def join_processes(net: nn.Module) -> Group:
+def usable_device(name: str) -> torch.device:
+    """The device that a process trains on: `auto` is a GPU where there is one; torchrun's processes take one GPU each."""
+    kind = "cuda" if name == "auto" and torch.cuda.is_available() else "cpu" if name == "auto" else name
+    if kind.startswith("cuda") and not torch.cuda.is_available():
+        raise TuningError(f"device '{name}' is not there: torch finds no GPU; set device: cpu")
+    if kind == "cuda" and "LOCAL_RANK" in os.environ:
+        kind = f"cuda:{os.environ['LOCAL_RANK']}"
+    try:
+        return torch.device(kind)
+    except RuntimeError:
+        raise TuningError(f"there is no device '{name}'; write cpu, cuda or auto") from None
+
+
+@contextmanager
+def leader_first(device: torch.device) -> Iterator[Group]:
+    """What the first process leaves in files is there when the others come to it."""
+    group = join_processes(device)
+    if group.size > 1 and not group.leads:
+        dist.barrier()
+    yield group
+    if group.size > 1 and group.leads:
+        dist.barrier()
+
+
+def join_processes(device: torch.device) -> Group:
     """The group that this process trains in: the caller's, or that of torchrun, which is then set up for the process."""
     if not dist.is_available():
         return ALONE
@@ -84,7 +114,9 @@ def join_processes(net: nn.Module) -> Group:
         if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
             return ALONE
         try:
-            dist.init_process_group("nccl" if any(value.is_cuda for value in net.parameters()) else "gloo")
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
         except (ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise TuningError(

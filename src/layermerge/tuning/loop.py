@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import torch
 from torch import nn
 
 from layermerge.tasks.base import Task
@@ -52,7 +53,7 @@ def finetune(
     To resume, call it with the weights that the first call was given; what was trained since is in the directory.
     `on_epoch` gets each row of the recovery curve, in the first process only.
     """
-    trainer = Trainer(net, task, recipe, teacher=teacher, group=join_processes(net))
+    trainer = Trainer(net, task, recipe, teacher=teacher, group=join_processes(_device(net)))
     curve, kept = _open(trainer, None if directory is None else Path(directory))
     leads = trainer.group.leads
     show = Display(wanted=show_progress and leads, done=trainer.step, total=trainer.total)
@@ -118,3 +119,8 @@ def _open(trainer: Trainer, directory: Path | None) -> tuple[Curve, _Kept | None
     if curve.rows:
         write_recovery(directory, curve.rows)  # a kill may have come between the checkpoint and these
     return curve, kept
+
+
+def _device(net: nn.Module) -> torch.device:
+    """Where the network is; one without parameters is refused later, with a clearer reason than a missing device."""
+    return next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
