@@ -23,6 +23,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from layermerge.errors import LayerMergeError  # noqa: E402
 from layermerge.methods import run_control, run_method  # noqa: E402
 from layermerge.models import load_model  # noqa: E402
 from layermerge.pipeline import compare_run  # noqa: E402
@@ -30,7 +31,6 @@ from layermerge.recipes import RunRecipe, Settings, read_recipe  # noqa: E402
 from layermerge.reporting.comparison import write_comparison  # noqa: E402
 from layermerge.results import Report  # noqa: E402
 from layermerge.run_dir import IMPORTANCE, LATENCY  # noqa: E402
-from layermerge.solving.budget_text import InfeasibleBudget  # noqa: E402
 from layermerge.stages import FILE, Result, Run  # noqa: E402
 from layermerge.surgery.merge import merge  # noqa: E402
 from layermerge.surgery.rewrite import rewrite  # noqa: E402
@@ -87,7 +87,7 @@ def side_by_side(run: Run, reports: Sequence[Report], places: Sequence[Path]) ->
 def methods(bench: Bench) -> None:
     """Every method at every budget, the same fine-tuning for all and for the original."""
     found = compare_run(bench.base, METHODS, bench.recipe.budgets)
-    notes = [f"{miss.method} at {miss.budget}: {miss.reason}" for miss in found.unreachable]
+    notes = [f"{miss.method} at {miss.budget}: {miss.reason}" for miss in found.missing]
     bench.write_reports("plain", found.reports, found.directories, notes)
 
 
@@ -96,7 +96,7 @@ def _at_middle(bench: Bench, run: Run, names: Iterable[str]) -> tuple[list[Resul
     for method in names:
         try:
             results.append(run_method(run, method, bench.middle))
-        except InfeasibleBudget as error:
+        except LayerMergeError as error:
             notes.append(f"{method} at {bench.middle}: {error}")
     return results, notes
 

@@ -39,8 +39,12 @@ def test_readme_has_its_two_commands_and_they_exist() -> None:
 @pytest.mark.parametrize("block", PYTHON_BLOCKS)
 def test_readme_python_runs(block: str, tmp_path: Path) -> None:
     _run("-W", "error::UserWarning:layermerge", "-c", block, cwd=tmp_path)
-    written = {path.name for path in (tmp_path / "runs" / "a").iterdir()}
-    assert written == {"plan.json", "solution.json", "model.safetensors", "model.onnx"}
+    if "compress" in block:
+        (result,) = (tmp_path / "runs" / "clothes").rglob("result.json")
+        assert (result.parent / "model.onnx").is_file()
+    else:
+        written = {path.name for path in (tmp_path / "runs" / "a").iterdir()}
+        assert written == {"plan.json", "solution.json", "model.safetensors", "model.onnx"}
 
 
 def test_readme_commands_are_verbs_of_the_program() -> None:
@@ -57,6 +61,13 @@ def test_example_merges_and_exports(tmp_path: Path) -> None:
     assert "20 convs, 8 residual blocks" in printed
     assert "merged: 15 convs" in printed  # the stem, five blocks of one, and three strided ones that keep their three
     assert out.is_file()
+
+
+def test_example_trains_with_its_own_loop(tmp_path: Path) -> None:
+    printed = _run(str(ROOT / "examples" / "own_training_loop.py"), "--epochs", "1", cwd=tmp_path).splitlines()
+    assert printed[0].startswith("original: 4 convs, accuracy 0.")
+    assert printed[1].startswith("rewritten, before training: accuracy 0.")
+    assert printed[2].startswith("merged after training: 3 convs, accuracy 0.")
 
 
 @pytest.mark.parametrize(("document", "link"), LINKS)

@@ -14,6 +14,7 @@ from layermerge.baselines.channel_pruning import prune_channels, prune_to_latenc
 from layermerge.baselines.student import make_student
 from layermerge.errors import PlanError
 from layermerge.planning.plan import METHODS
+from layermerge.recipes import Settings
 from layermerge.solving.budget_text import budget_ms
 from layermerge.stages import Result, Run, Variant
 from layermerge.surgery.rewrite import rewrite
@@ -27,11 +28,15 @@ CONTROL = "original"
 
 def run_method(run: Run, method: str, budget: str) -> Result:
     """Compresses the run's network by a method to a budget."""
-    if method in METHODS:
-        return run.compress(method, budget)
-    if method not in _PROCEDURES:
+    require_known(method, budget)
+    return run.compress(method, budget) if method in METHODS else _PROCEDURES[method](run, budget)
+
+
+def require_known(method: str, budget: str) -> None:
+    """Refuses a method that does not exist or a budget that cannot be read, before anything is measured."""
+    if method not in method_names():
         raise PlanError(f"unknown method '{method}'; choose one of {', '.join(method_names())}")
-    return _PROCEDURES[method](run, budget)
+    budget_ms(budget, 1.0)
 
 
 def method_names() -> list[str]:
@@ -131,7 +136,7 @@ def _second_stage(run: Run, first: Result, method: str, name: str, budget: str) 
     """Traces the first stage's merged network again, and compresses that; figures are those of the whole way."""
     share = budget_ms(budget, run.original_ms) / first.report.measured_ms
     directory = first.directory / f"then-{method}"
-    second = Run(first.module, run.task, directory, run.settings, run.teacher)
+    second = Run(first.module, run.task, directory, _bounded(run.settings), run.teacher)
     met, cost = second.choose(method, f"{100 * min(share, 1.0):.4f}%")
     variant = Variant(
         rewrite(second.trace, met.candidates),
@@ -141,7 +146,18 @@ def _second_stage(run: Run, first: Result, method: str, name: str, budget: str) 
         chosen_ms=(met.measured_ms or 0.0) / second.original_ms * first.report.measured_ms,
         cost=cost + first.report.cost,
     )
-    return run.finish(variant, half_of(run.settings.finetune))
+    return run.finish(variant, half_of(second.settings.finetune))
+
+
+def _bounded(settings: Settings) -> Settings:
+    """A merged network has no norms left to tame its gradients: they are clipped, unless the recipe does so already."""
+
+    def clipped(recipe: Recipe) -> Recipe:
+        return recipe if recipe.clip_norm else recipe.model_copy(update={"clip_norm": 1.0})
+
+    return settings.model_copy(
+        update={"importance": clipped(settings.importance), "finetune": clipped(settings.finetune)}
+    )
 
 
 _PROCEDURES: dict[str, Callable[[Run, str], Result]] = {

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from torch import nn
 
-from layermerge.methods import run_control, run_method
+from layermerge.errors import LayerMergeError
+from layermerge.methods import require_known, run_control, run_method
 from layermerge.recipes import Settings
 from layermerge.results import Report
-from layermerge.solving.budget_text import InfeasibleBudget
 from layermerge.stages import Result, Run
 from layermerge.tasks.base import Task
 
@@ -40,8 +41,8 @@ def compress(
 
 
 @dataclass(frozen=True)
-class Unreachable:
-    """A budget that a method cannot keep, and why."""
+class Missing:
+    """A method that gave nothing at a budget, and why: out of its reach, or it failed; the others go on."""
 
     method: str
     budget: str
@@ -53,7 +54,7 @@ class Comparison:
     """The control first, then each method at each budget; what could not be reached is said."""
 
     reports: tuple[Report, ...]
-    unreachable: tuple[Unreachable, ...]
+    missing: tuple[Missing, ...]
     directories: tuple[Path, ...]
     """Where each report's network and recovery curve are."""
 
@@ -73,14 +74,16 @@ def compare(
 
 def compare_run(run: Run, methods: Sequence[str], budgets: Sequence[str]) -> Comparison:
     """`compare` on a run that is open already."""
+    for method, budget in product(methods, budgets):
+        require_known(method, budget)
     results = [run_control(run)]
-    unreachable: list[Unreachable] = []
+    missing: list[Missing] = []
     for budget in budgets:
         for method in methods:
             try:
                 results.append(run_method(run, method, budget))
-            except InfeasibleBudget as error:
-                unreachable.append(Unreachable(method, budget, str(error)))
+            except LayerMergeError as error:
+                missing.append(Missing(method, budget, str(error)))
     return Comparison(
-        tuple(result.report for result in results), tuple(unreachable), tuple(result.directory for result in results)
+        tuple(result.report for result in results), tuple(missing), tuple(result.directory for result in results)
     )

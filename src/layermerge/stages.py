@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -189,11 +190,16 @@ class Run:
 
         The variant may be of another network than this run's; its figures are compared with this run's original.
         """
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ArtifactError(
+                "only fine-tuning runs in many processes: torchrun -m layermerge finetune, then compress"
+            )
         directory = self.place(variant.method, variant.budget) / self.settings.label
         stamp = _digest([recipe.model_dump(), weights_digest(variant.net), self.task.describe()])
         merged = merge(self.tune(variant.net, recipe, directory))
         path = directory / RESULT
-        if path.is_file() and (known := read_record(path, Report)).stamp == stamp:
+        exported = (directory / FILE).is_file() or not self.runtime.reads_onnx
+        if exported and path.is_file() and (known := read_record(path, Report)).stamp == stamp:
             return Result(merged, None, known, directory)
         save(directory, merged)
         if self.runtime.reads_onnx:

@@ -74,7 +74,7 @@ def importance(
     flags: dict[str, Any] = {"model": model, "weights": weights, "input": input, "data.source": data, "method": method}
     flags |= {"workers": workers, "executor": executor, "address": address}
     chosen = _recipe(recipe or _known(run_dir), flags, set, allow_python or recipe is None)
-    run = _run(chosen, run_dir)
+    run = _run(chosen, run_dir, chosen.method)
     menu = run.menu(chosen.method)
     cost = importance_cost(menu, run.importance(menu, run.latency(menu)))
     if as_json:
@@ -109,7 +109,7 @@ def finetune(
     flags: dict[str, Any] = {"model": model, "weights": weights, "input": input, "data.source": data, "method": method}
     flags |= {"budgets": budget or None}
     chosen = _recipe(recipe or _known(run_dir), flags, set, allow_python or recipe is None)
-    run = _run(chosen, run_dir)
+    run = _run(chosen, run_dir, chosen.method)
     saved = {}
     for share in ["100%"] if original else chosen.budgets:
         candidates = () if original else run.choose(chosen.method, share)[0].candidates
@@ -198,7 +198,7 @@ def compare(
     methods = method or ["layermerge", "depth", "layeronly"]
     _require_known(methods)  # before hours are spent on the control
     found = compare_run(_run(chosen, place), methods, chosen.budgets)
-    notes = [f"{miss.method} at {miss.budget}: {miss.reason}" for miss in found.unreachable]
+    notes = [f"{miss.method} at {miss.budget}: {miss.reason}" for miss in found.missing]
     written = write_comparison(place, chosen.label, found.reports, found.directories, notes)
     if as_json:
         print_json([report.model_dump(mode="json") for report in found.reports])
@@ -235,7 +235,7 @@ def _recipe(path: Path | None, flags: dict[str, Any], settings: list[str] | None
             raise RecipeError(f"--set {setting}: '{text}' is no YAML value") from None
     chosen = read_recipe(path, changes)
     _require_known([chosen.method])
-    if chosen.model.startswith("python:") and not (allow_python or flags.get("model")):
+    if chosen.model.startswith("python:") and not (allow_python or "model" in changes):
         raise RecipeError(
             f"recipe '{path}' names code to run ('{chosen.model}'); allow it with --allow-python, if you trust it"
         )
@@ -252,16 +252,21 @@ def _require_known(methods: list[str]) -> None:
             raise RecipeError(f"unknown method '{method}'; choose one of {', '.join(method_names())}")
 
 
-def _run(chosen: RunRecipe, place: Path) -> Run:
-    """Loads the network and the data, and notes the recipe in the run directory for verbs that follow."""
+def _run(chosen: RunRecipe, place: Path, menu: str = "layeronly") -> Run:
+    """Loads the network and the data, and notes the recipe in the run directory for verbs that follow.
+
+    Rules that fit no layer, and methods that have no menu where one is needed, are refused before anything is written.
+    """
     import yaml
 
     from layermerge.artifacts import text_writer, write_files
     from layermerge.models import load_model, parse_shape
+    from layermerge.planning.plan import plan
     from layermerge.stages import Run
 
     loaded = load_model(chosen.model, chosen.weights, parse_shape(chosen.input) if chosen.input else None)
     run = Run(loaded.module, chosen.data.open(loaded.module), place, chosen.settings)
+    plan(run.trace, chosen.rules, menu)
     document = chosen.model_dump(mode="json", exclude_defaults=True)
     write_files({place / RECIPE: text_writer(yaml.safe_dump(document, sort_keys=False))})
     return run

@@ -1,0 +1,159 @@
+"""Comparisons: every field of the table and of the figures, from reports made by hand; pictures where they can be drawn."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layermerge.reporting.comparison import comparison_table, write_comparison
+from layermerge.results import CostRecord, Report, ScoreRecord
+from layermerge.tuning.recovery import Row, write_recovery
+
+ORIGINAL = ScoreRecord(name="accuracy", value=0.9, count=1000, low=0.88, high=0.917)
+COST = CostRecord(entries=27, scored=19, ruled_out=3, failed=1, importance_seconds=61.4, works=13, latency_seconds=12.6)
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def report(method: str, budget: str, measured_ms: float, value: float, **more: Any) -> Report:
+    facts: dict[str, Any] = {
+        "stamp": "s",
+        "method": method,
+        "budget": budget,
+        "label": "plain",
+        "runtime": "onnxruntime",
+        "threads": 2,
+        "batch_size": 4,
+        "original_ms": 20.0,
+        "budget_ms": 12.0,
+        "measured_ms": measured_ms,
+        "original_score": ORIGINAL,
+        "score": ScoreRecord(name="accuracy", value=value, count=1000, low=value - 0.02, high=value + 0.01),
+        "held_out": 0.5,
+        "convs_before": 36,
+        "convs_after": 20,
+        "epochs": 3.0,
+    }
+    return Report(**facts | more)
+
+
+REPORTS = [
+    report("original", "100%", 20.0, 0.91, budget_ms=20.0, convs_after=36),
+    report("layermerge", "60%", 11.7654, 0.8912, predicted_ms=11.5, cost=COST),
+    report("channels", "60%", 8.0, 0.85, score=ScoreRecord(name="accuracy", value=0.85, count=1000)),
+]
+NOTES = ["depth at 60%: no choice of candidates runs in 12.0000 ms"]
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """The rows of each Markdown table, its heading first."""
+    found: list[list[list[str]]] = [[]]
+    for line in text.splitlines():
+        if line.startswith("|") and not line.startswith("|---"):
+            found[-1].append(cells(line))
+        elif found[-1] and not line.startswith("|"):
+            found.append([])
+    return [table for table in found if table]
+
+
+def test_the_table_field_by_field() -> None:
+    text = comparison_table(REPORTS, NOTES)
+    lines = text.splitlines()
+    assert lines[0] == (
+        "Original: 20.000 ms on onnxruntime (2 thread(s), batch 4), accuracy 0.9000 [0.8800, 0.9170] on 1000; 36 convs."
+    )
+    accuracy, cost = tables(text)
+    assert accuracy == [
+        ["method", "budget", "measured ms", "predicted", "speed-up", "accuracy", "95 % interval", "convs"],
+        ["original", "100%", "20.000", "-", "1.00x", "91.00", "89.00 - 92.00", "36"],
+        ["layermerge", "60%", "11.765", "11.500", "1.70x", "89.12", "87.12 - 90.12", "20"],
+        ["channels", "60%", "8.000", "-", "2.50x", "85.00", "-", "20"],
+    ]
+    assert cost == [
+        ["method", "entries", "scored", "ruled out", "failed", "works timed", "latency s", "importance s"],
+        ["layermerge", "27", "19", "3", "1", "13", "13", "61"],
+    ]
+    assert lines[-1] == f"- {NOTES[0]}"
+    assert text.endswith("\n")
+    assert comparison_table(REPORTS) == text.replace(f"\n- {NOTES[0]}\n", "")
+
+
+@pytest.fixture
+def curves(tmp_path: Path) -> list[Path]:
+    places = [tmp_path / f"curve{number}" for number in range(len(REPORTS))]
+    for place in places:
+        rows = [
+            Row(epoch=float(epoch), step=7 * epoch, lr=0.1, train_loss=1.0, score=0.5 + epoch / 10, seconds=1.0)
+            for epoch in range(3)
+        ]
+        write_recovery(place, rows)
+    return places
+
+
+def test_the_figures_field_by_field(tmp_path: Path, curves: list[Path]) -> None:
+    write_comparison(tmp_path / "out", "plain", REPORTS, curves, NOTES)
+    with (tmp_path / "out" / "comparison-plain.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["method"] for row in rows] == ["original", "layermerge", "channels"]
+    merged = dict(rows[1])
+    assert float(merged.pop("high")) == pytest.approx(0.9012)
+    assert float(merged.pop("low")) == pytest.approx(0.8712)
+    assert merged == {
+        "method": "layermerge",
+        "budget": "60%",
+        "budget_ms": "12.0",
+        "predicted_ms": "11.5",
+        "measured_ms": "11.7654",
+        "speed_up": "1.6999",
+        "score": "0.8912",
+        "convs": "20",
+        "entries": "27",
+        "scored": "19",
+        "ruled_out": "3",
+        "failed": "1",
+        "works": "13",
+        "latency_seconds": "12.6",
+        "importance_seconds": "61.4",
+    }
+    assert (rows[2]["low"], rows[2]["high"], rows[2]["predicted_ms"]) == ("", "", "")
+    assert (rows[0]["convs"], rows[0]["entries"], rows[0]["budget_ms"]) == ("36", "0", "20.0")
+
+
+def test_table_and_pictures_are_written_and_named(tmp_path: Path, curves: list[Path]) -> None:
+    out = tmp_path / "out"
+    written = write_comparison(out, "longer", REPORTS, curves, NOTES)
+    pictures = {f"{name}-longer.{suffix}" for name in ("accuracy", "recovery") for suffix in ("png", "svg")}
+    assert {path.name for path in written} == pictures | {"comparison-longer.md", "comparison-longer.csv"}
+    assert set(written) == set(out.iterdir())
+    assert (out / "comparison-longer.md").read_text(encoding="utf-8") == comparison_table(REPORTS, NOTES)
+    assert all(path.read_bytes().startswith(PNG) for path in written if path.suffix == ".png")
+    drawn = (out / "accuracy-longer.svg").read_text(encoding="utf-8")
+    assert all(f"<!-- {name} -->" in drawn for name in ("original, fine-tuned", "layermerge", "channels"))
+    drawn = (out / "recovery-longer.svg").read_text(encoding="utf-8")
+    assert all(f"<!-- {name} -->" in drawn for name in ("layermerge 60%", "channels 60%", "held-out score (%)"))
+
+
+def test_without_matplotlib_the_table_is_still_written(
+    tmp_path: Path, curves: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "matplotlib" else find(name, *rest)
+    )
+    written = write_comparison(tmp_path / "out", "plain", REPORTS, curves, NOTES)
+    assert [path.name for path in written] == ["comparison-plain.md", "comparison-plain.csv"]
+    assert set(written) == set((tmp_path / "out").iterdir())
+
+
+def test_the_control_alone_can_be_shown(tmp_path: Path, curves: list[Path]) -> None:
+    """Where every budget was out of reach."""
+    written = write_comparison(tmp_path / "out", "plain", REPORTS[:1], curves[:1], NOTES)
+    assert len(written) == 6
+    assert len(tables(comparison_table(REPORTS[:1], NOTES))[0]) == 2
