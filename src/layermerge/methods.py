@@ -29,6 +29,7 @@ CONTROL = "original"
 def run_method(run: Run, method: str, budget: str) -> Result:
     """Compresses the run's network by a method to a budget."""
     require_known(method, budget)
+    _ = run.original_score  # quick, and the first to notice data that do not fit the network
     return run.compress(method, budget) if method in METHODS else _PROCEDURES[method](run, budget)
 
 

@@ -31,7 +31,7 @@ from layermerge.run_dir import IMPORTANCE, LATENCY, PLAN, write_plan
 from layermerge.runtimes.base import Runtime, RuntimeSettings
 from layermerge.runtimes.onnx_runtime import OnnxFile
 from layermerge.runtimes.registry import make_runtime
-from layermerge.saving import save
+from layermerge.saving import SOLUTION, WEIGHTS, save
 from layermerge.solving.meet_budget import MetBudget, meet_budget
 from layermerge.surgery.merge import MergedModule, merge
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
@@ -146,7 +146,7 @@ class Run:
         scores = self.importance(menu, latency)
         objective = self.settings.objective
         stamp = _digest([method, budget, objective, _rows_of(menu, latency, scores)])
-        path = self.place(self._named(method), budget) / CHOICE
+        path = self.place(self.named(method), budget) / CHOICE
         if path.is_file() and (known := read_record(path, ChoiceRecord)).stamp == stamp:
             return choice_of(known, menu), known.cost
         met = meet_budget(self.trace, menu, latency, scores, budget=budget, runtime=self.runtime, objective=objective)
@@ -154,15 +154,15 @@ class Run:
         write_files({path: text_writer(record_text(record))})
         return met, record.cost
 
-    def _named(self, method: str) -> str:
-        """The paper's objective goes without saying."""
+    def named(self, method: str) -> str:
+        """The method as its place is called; the paper's objective goes without saying."""
         return method if self.settings.objective == "exp" else f"{method}-{self.settings.objective}"
 
     def compress(self, method: str, budget: str) -> Result:
         """A method that solves over this network's own tables."""
         met, cost = self.choose(method, budget)
         net = rewrite(self.trace, met.candidates)
-        name = self._named(method)
+        name = self.named(method)
         variant = Variant(net, name, budget, met.budget_ms, met.latency_ms, met.measured_ms, cost)
         result = self.finish(variant, self.settings.finetune)
         return Result(result.module, met, result.report, result.directory)
@@ -198,8 +198,8 @@ class Run:
         stamp = _digest([recipe.model_dump(), weights_digest(variant.net), self.task.describe()])
         merged = merge(self.tune(variant.net, recipe, directory))
         path = directory / RESULT
-        exported = (directory / FILE).is_file() or not self.runtime.reads_onnx
-        if exported and path.is_file() and (known := read_record(path, Report)).stamp == stamp:
+        files = [path, directory / SOLUTION, directory / WEIGHTS, *([directory / FILE] * self.runtime.reads_onnx)]
+        if all(file.is_file() for file in files) and (known := read_record(path, Report)).stamp == stamp:
             return Result(merged, None, known, directory)
         save(directory, merged)
         if self.runtime.reads_onnx:

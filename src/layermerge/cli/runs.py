@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from layermerge.stages import Run
 
 RECIPE = "recipe.yaml"
+UNMERGED = "unmerged"
+"""Where a fine-tuned network is saved before it is merged, beside the merged one."""
 
 RecipeArgument = Annotated[Path | None, typer.Argument(metavar="[RECIPE]", help="A recipe file; flags go before it.")]
 RecipeOption = Annotated[Path | None, typer.Option("--recipe", metavar="FILE", help="A recipe file.")]
@@ -61,6 +63,7 @@ def importance(
     workers: WorkersFlag = None,
     executor: ExecutorFlag = None,
     address: AddressFlag = None,
+    shard: Annotated[str | None, typer.Option(help="Measure part 2/4 only, into a file of its own.")] = None,
     set: SetFlag = None,
     allow_python: PythonFlag = False,
     as_json: JsonOption = False,
@@ -69,18 +72,21 @@ def importance(
 
     Example: layermerge importance runs/a --recipe recipes/cifar10_resnet20.yaml --workers 2
     """
+    from layermerge.run_dir import IMPORTANCE
     from layermerge.tables.importance import importance_cost
+    from layermerge.tables.shards import WHOLE_TABLE, parse_shard, shard_path
 
+    part = WHOLE_TABLE if shard is None else parse_shard(shard)
     flags: dict[str, Any] = {"model": model, "weights": weights, "input": input, "data.source": data, "method": method}
     flags |= {"workers": workers, "executor": executor, "address": address}
-    chosen = _recipe(recipe or _known(run_dir), flags, set, allow_python or recipe is None)
+    chosen = _recipe(recipe or _known(run_dir), flags, set, allow_python)
     run = _run(chosen, run_dir, chosen.method)
     menu = run.menu(chosen.method)
-    cost = importance_cost(menu, run.importance(menu, run.latency(menu)))
+    cost = importance_cost(menu, run.importance(menu, run.latency(menu), part))
     if as_json:
         print_json(dict(vars(cost)))
     else:
-        print(f"{cost}; written to {run_dir / 'importance.jsonl'}")
+        print(f"{cost}; written to {shard_path(run_dir / IMPORTANCE, part)}")
 
 
 @app.command()
@@ -102,24 +108,25 @@ def finetune(
 
     Example: layermerge finetune runs/a --budget 60%
     """
+    from layermerge.methods import CONTROL
     from layermerge.saving import save
     from layermerge.surgery.rewrite import rewrite
-    from layermerge.tuning.loop import finetune as train
+    from layermerge.tuning.distributed import leader_first, usable_device
 
     flags: dict[str, Any] = {"model": model, "weights": weights, "input": input, "data.source": data, "method": method}
     flags |= {"budgets": budget or None}
-    chosen = _recipe(recipe or _known(run_dir), flags, set, allow_python or recipe is None)
+    chosen = _recipe(recipe or _known(run_dir), flags, set, allow_python)
     run = _run(chosen, run_dir, chosen.method)
     saved = {}
     for share in ["100%"] if original else chosen.budgets:
-        candidates = () if original else run.choose(chosen.method, share)[0].candidates
-        place = run.place("original" if original else chosen.method, share) / chosen.label
-        net = rewrite(run.trace, candidates)
-        teacher = run.teacher if chosen.finetune.distill else None
-        train(net, run.task, chosen.finetune, teacher=teacher, directory=place)
-        save(place, net)
-        saved[share] = {"score": run.task.evaluate(net), "saved_to": str(place)}
-    if as_json:
+        with leader_first(usable_device(chosen.device)) as group:
+            candidates = () if original else run.choose(chosen.method, share)[0].candidates
+        place = run.place(CONTROL if original else run.named(chosen.method), share) / chosen.label
+        net = run.tune(rewrite(run.trace, candidates), chosen.finetune, place)
+        if group.leads:
+            save(place / UNMERGED, net)
+            saved[share] = {"score": run.task.evaluate(net), "saved_to": str(place / UNMERGED)}
+    if as_json and group.leads:
         print_json(saved)
     for share, facts in saved.items() if not as_json else ():
         print(f"{share}: held-out score {facts['score']:.4f}, saved to {facts['saved_to']}")
@@ -152,7 +159,7 @@ def compress(
     flags: dict[str, Any] = {"model": model, "weights": weights, "input": input, "data.source": data, "method": method}
     flags |= {"runtime": runtime, "budgets": budget or None}
     flags |= {"workers": workers, "executor": executor, "address": address}
-    chosen = _recipe(recipe, flags, set, allow_python or recipe is None)
+    chosen = _recipe(recipe, flags, set, allow_python)
     place = run_dir or _default_place(recipe, chosen)
     run = _run(chosen, place)
     reports = []
@@ -193,7 +200,7 @@ def compare(
     flags: dict[str, Any] = {"model": model, "weights": weights, "input": input, "data.source": data}
     flags |= {"runtime": runtime, "budgets": budget or None}
     flags |= {"workers": workers, "executor": executor, "address": address}
-    chosen = _recipe(recipe, flags, set, allow_python or recipe is None)
+    chosen = _recipe(recipe, flags, set, allow_python)
     place = run_dir or _default_place(recipe, chosen)
     methods = method or ["layermerge", "depth", "layeronly"]
     _require_known(methods)  # before hours are spent on the control

@@ -55,9 +55,11 @@ class ImportanceJob:
         module = rewrite(self.trace, chosen).to(usable_device(self.device))
         with _one_thread():
             train_steps(module, self.task, self.recipe)
-            score = self.task.evaluate(module)
+            module.eval()
+            with torch.no_grad():
+                score = self.task.evaluate(module)
         if not math.isfinite(score):
-            raise TableError(f"'{key}' scored {score}")
+            raise ArithmeticError(f"the score is {score}")
         value = score if self.baseline is None else score - self.baseline
         seconds = round(time.perf_counter() - started, 2)
         return Row(key=key, value=value, samples=self.recipe.steps or 0, seconds=seconds)
@@ -101,19 +103,32 @@ def measure_importance(
     path = shard_path(Path(path), shard)
     if shard == WHOLE_TABLE:
         take_in_shards(path, provenance)
-    table = fill_table(path, provenance, [BASELINE], job, title="baseline", executor=executor)
+    # Without it no other row means anything, so its failure is not one among others.
+    table = fill_table(path, provenance, [BASELINE], job, title="baseline", executor=executor, keep_failures=False)
     base = table[BASELINE].value
-    if base is None:
-        raise TableError(f"the untouched network could not be scored: {table[BASELINE].reason}")
+    assert base is not None, "a row that did not fail has a value"
     scored = ImportanceJob(trace, plan, task, recipe, base, device)
     keys = [candidate.key for candidate in plan.entries if not candidate.untouched]
+    reasons: dict[str, str] = {}
     if latency is not None and plan.rules.rule_out_slow:
         # Dropped layers first: what they cost decides whether a merge around them could pay.
         single = [key for key in keys if plan[key].spec is None and len(plan[key].layers) == 1]
-        known = fill_table(path, provenance, single, scored, title="importance of single layers", executor=executor)
-        reasons = ruled_out(plan, latency, known, largest_gain=task.ceiling - base)
+        table = fill_table(path, provenance, single, scored, title="importance of single layers", executor=executor)
+        reasons = ruled_out(plan, latency, table, largest_gain=task.ceiling - base)
+    _require_same_latency(table, keys, reasons)
+    if reasons:
         fill_table(path, provenance, list(reasons), lambda key: _ruled_out(key, reasons[key]), title="ruling out")
     return fill_table(path, provenance, keys, scored, title="importance", shard=shard, executor=executor)
+
+
+def _require_same_latency(table: Table, keys: list[str], reasons: dict[str, str]) -> None:
+    """What another latency table ruled out would be off the menu here without a reason."""
+    for key in keys:
+        if key in table and table[key].status == "ruled_out" and key not in reasons:
+            raise TableError(
+                f"{table.name} leaves out '{key}', which the latency given now does not rule out; "
+                "it was measured with another latency table: give another path"
+            )
 
 
 def _ruled_out(key: str, reason: str) -> Row:

@@ -26,11 +26,13 @@ def fill_table(
     title: str = "measuring",
     shard: tuple[int, int] = (0, 1),
     executor: Executor = in_this_process,
+    keep_failures: bool = True,
 ) -> Table:
     """Measures every key that the table lacks; each row is durable when it is done.
 
     `shard` is (number, count): this run takes every count-th key, from `number` on. A measurement that raises is recorded
-    as failed, with its reason, and does not end the run; what would fail every entry alike does.
+    as failed, with its reason, and does not end the run; what would fail every entry alike does. Without `keep_failures`
+    nothing is recorded of a failure, and it ends the run.
     """
     number, count = shard
     if not 0 <= number < count:
@@ -42,6 +44,8 @@ def fill_table(
         missing = [key for key in wanted if key not in writer.table]
         task = progress.add_task(title, total=len(wanted), completed=len(wanted) - len(missing))
         for row in executor(measure, missing):
+            if row.status == "failed" and not keep_failures:
+                raise TableError(f"{row.key}: {row.reason}")
             writer.append(row)
             progress.advance(task)
         return writer.table
@@ -52,6 +56,8 @@ def _complete(path: Path, provenance: Mapping[str, Scalar], wanted: Sequence[str
     if not path.is_file() or b"\n" not in path.read_bytes():
         return None  # not even its first line is there
     table = Table.read(path)
+    if not table.rows:
+        return None
     require_same_provenance(table.provenance, provenance, table.name)
     return table if all(key in table for key in wanted) else None
 

@@ -128,10 +128,12 @@ class TableWriter:
 
     def _resume(self, file: IO[bytes]) -> None:
         lines, length = _whole_lines(self.path)
+        if len(lines) == 1 and _provenance(lines[0], self.path) != self.provenance:
+            lines, length = [], 0  # nothing was measured yet, so nothing is lost by beginning again
         if lines:
             require_same_provenance(_provenance(lines[0], self.path), self.provenance, f"table '{self.path}'")
         if length < self.path.stat().st_size:
-            # Before the first whole line nothing was promised, so nothing is lost worth a warning.
+            # Before the first row nothing was promised, so nothing is lost worth a warning.
             if lines:
                 warnings.warn(f"dropped a torn last line of '{self.path}'; its entry is measured again", stacklevel=3)
             os.truncate(file.fileno(), length)

@@ -95,7 +95,7 @@ class Classification(Task):
         return network(batch[0].to(_device(network)))
 
     def loss(self, outputs: Any, batch: Batch, *, label_smoothing: float = 0.0) -> Tensor:
-        logits = self._checked(outputs, self._train)
+        logits = self._checked(outputs)
         return functional.cross_entropy(logits, batch[1].to(logits.device), label_smoothing=label_smoothing)
 
     def distance(self, outputs: Any, teacher: Any, temperature: float) -> Tensor:
@@ -151,7 +151,7 @@ class Classification(Task):
         with _evaluating(network):
             for batch, labels in self._eval_batches(images, indices):
                 with torch.inference_mode():  # not around the reading: what a dataset caches may be trained on later
-                    logits = self._checked(self.forward(network, (batch,)), images)
+                    logits = self._checked(self.forward(network, (batch,)))
                 correct += int((logits.argmax(1).cpu() == labels).sum())
                 count += len(labels)
         return correct, count
@@ -164,13 +164,15 @@ class Classification(Task):
         ]
         return images.batches(cut, self._preparation, None, self._workers)
 
-    def _checked(self, outputs: Any, images: Images | Stream) -> Tensor:
+    def _checked(self, outputs: Any) -> Tensor:
+        """The logits; labels of all sets are looked at with the first of them, not when a training reaches a bad one."""
         logits = _logits(outputs)
-        if images.largest_label >= logits.shape[1]:
-            raise DataError(
-                f"{images.name} has label {images.largest_label}, but the network has {logits.shape[1]} outputs; "
-                "it is of another data set, or labels do not count from 0"
-            )
+        for images in (self._train, self._held_out, self._test):
+            if images.largest_label >= logits.shape[1]:
+                raise DataError(
+                    f"{images.name} has label {images.largest_label}, but the network has {logits.shape[1]} outputs; "
+                    "it is of another data set, or labels do not count from 0"
+                )
         return logits
 
 

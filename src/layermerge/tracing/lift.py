@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
+from torch.fx.immutable_collections import immutable_dict, immutable_list
+from torch.utils import _pytree as pytree
 
 from layermerge.errors import TraceError
 from layermerge.tracing.capture import Capture, TrainOnly
@@ -78,12 +80,30 @@ def lift(model: nn.Module, capture: Capture) -> LiftedModule:
         if node in plans:
             _call_module(graph, node, plans[node][0], capture.train_only.get(plans[node][0]))
     _follow_the_weights(graph, model)
+    _return_plain_containers(graph)
     lifted.graph = graph
     lifted.graph.eliminate_dead_code()
     lifted.graph.lint()
     lifted.recompile()
     lifted.train(model.training)
     return lifted
+
+
+def _return_plain_containers(graph: fx.Graph) -> None:
+    """Where the model is itself an fx graph, export notes fx's own immutable lists and dicts as what it returns."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, immutable_dict):
+            return {key: plain(item) for key, item in value.items()}
+        if isinstance(value, immutable_list):
+            return [plain(item) for item in value]
+        return tuple(map(plain, value)) if type(value) is tuple else value
+
+    codegen: Any = graph._codegen
+    spec = codegen.pytree_info.out_spec
+    returned = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    info = codegen.pytree_info._replace(out_spec=pytree.tree_structure(plain(returned)))
+    graph.set_codegen(type(codegen)(info))
 
 
 def _plan_modules(graph: fx.Graph, model: nn.Module, capture: Capture) -> dict[fx.Node, tuple[str, nn.Module]]:
