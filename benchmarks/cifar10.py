@@ -49,6 +49,7 @@ class Bench:
     recipe: RunRecipe
     base: Run
     out: Path
+    methods: tuple[str, ...] = METHODS
 
     @property
     def middle(self) -> str:
@@ -86,7 +87,7 @@ def side_by_side(run: Run, reports: Sequence[Report], places: Sequence[Path]) ->
 
 def methods(bench: Bench) -> None:
     """Every method at every budget, the same fine-tuning for all and for the original."""
-    found = compare_run(bench.base, METHODS, bench.recipe.budgets)
+    found = compare_run(bench.base, bench.methods, bench.recipe.budgets)
     notes = [f"{miss.method} at {miss.budget}: {miss.reason}" for miss in found.missing]
     bench.write_reports("plain", found.reports, found.directories, notes)
 
@@ -104,14 +105,14 @@ def _at_middle(bench: Bench, run: Run, names: Iterable[str]) -> tuple[list[Resul
 def distilled(bench: Bench) -> None:
     """Each method at one budget with the original as teacher."""
     finetune = bench.recipe.finetune.model_copy(update={"distill": Distillation(temperature=4.0, weight=0.7)})
-    bench.write("distilled", *_at_middle(bench, bench.run(label="distilled", finetune=finetune), METHODS))
+    bench.write("distilled", *_at_middle(bench, bench.run(label="distilled", finetune=finetune), bench.methods))
 
 
 def short(bench: Bench) -> None:
     """Each method at one budget with a third of the epochs."""
     epochs = (bench.recipe.finetune.epochs or 3) / 3
     finetune = bench.recipe.finetune.model_copy(update={"epochs": epochs})
-    bench.write("short", *_at_middle(bench, bench.run(label="short", finetune=finetune), METHODS))
+    bench.write("short", *_at_middle(bench, bench.run(label="short", finetune=finetune), bench.methods))
 
 
 def delta(bench: Bench) -> None:
@@ -166,6 +167,7 @@ def main() -> None:
     parser.add_argument("--weights", required=True, type=Path, help="the network's pretrained weights")
     parser.add_argument("--run-dir", type=Path, help="where tables and networks go; runs/NETWORK by default")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--method", action="append", help="only this method; repeatable")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this; repeatable")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -174,7 +176,8 @@ def main() -> None:
     model = load_model(recipe.model, recipe.weights).module
     directory = given.run_dir or ROOT / "runs" / given.network
     run = Run(model, recipe.data.open(model), directory, recipe.settings)
-    bench = Bench(recipe, run, ROOT / "benchmarks" / "results" / given.network)
+    out = ROOT / "benchmarks" / "results" / given.network
+    bench = Bench(recipe, run, out, tuple(given.method or METHODS))
     for name in given.part or PARTS:
         print(f"-- {name}: {PARTS[name].__doc__}")
         PARTS[name](bench)

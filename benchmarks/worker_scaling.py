@@ -20,8 +20,9 @@ import torch
 import layermerge as lm
 from layermerge.models import load_model
 from layermerge.planning.plan import Plan
-from layermerge.tables.executors import Executor, LocalProcesses, RayCluster
+from layermerge.tables.executors import Executor, LocalProcesses
 from layermerge.tables.importance import BASELINE, ImportanceJob
+from layermerge.tables.ray_cluster import RayCluster
 from layermerge.tables.runner import fill_table
 from layermerge.tables.table import Table
 from layermerge.tasks import Classification

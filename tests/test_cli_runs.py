@@ -74,7 +74,8 @@ def test_compress_prints_figures_and_where_they_are(run: Run, compressed: Path) 
     before = contents(compressed)
     result = run("compress", "mine.yaml", "--allow-python", "--run-dir", "a")
     assert result.code == 0, result.err
-    first, second = result.out.splitlines()
+    first, cost, second = result.out.splitlines()
+    assert cost.startswith("  tables: ")
     assert first.startswith("layermerge at 70%: 10.290 -> ")
     assert second == f"  in {Path('a') / 'layermerge' / '70pct' / 'plain'}"
     assert contents(compressed) == before
@@ -138,9 +139,9 @@ def test_verbs_follow_each_other_on_one_run_directory(run: Run) -> None:
     solved = document(run("solve", "b", "--budget", "70%", "--json"))
     assert solved["latency_ms"] <= 0.7 * 10.29
 
-    tuned = document(run("finetune", "b", "--budget", "70%", "--json"))
+    tuned = document(run("finetune", "b", "--budget", "70%", "--allow-python", "--json"))
     place = tuned["70%"]["saved_to"]
-    assert place == str(Path("b/layermerge/70pct/plain"))
+    assert place == str(Path("b/layermerge/70pct/plain/unmerged"))
     chosen = json.loads(Path(place, "solution.json").read_text(encoding="utf-8"))
     assert chosen["form"] == "rewritten"
 
@@ -163,17 +164,18 @@ def test_verbs_follow_each_other_on_one_run_directory(run: Run) -> None:
 
 def test_finetune_knows_the_recipe_and_its_place_follows_the_objective(run: Run, compressed: Path) -> None:
     before = contents(compressed)
-    result = run("finetune", "a", "--budget", "70%", "--set", "objective=delta", "--json")
-    assert document(result)["70%"]["saved_to"] == str(Path("a/layermerge-delta/70pct/plain"))
+    result = run("finetune", "a", "--budget", "70%", "--set", "objective=delta", "--allow-python", "--json")
+    assert document(result)["70%"]["saved_to"] == str(Path("a/layermerge-delta/70pct/plain/unmerged"))
     kept = {name: text for name, text in before.items() if name != "recipe.yaml"}
     assert kept.items() <= contents(compressed).items()
 
 
 def test_finetune_says_what_it_did(run: Run, compressed: Path) -> None:
-    result = run("finetune", "a")
+    assert "allow it with --allow-python" in one_line(run("finetune", "a"))  # run directories are passed around too
+    result = run("finetune", "a", "--allow-python")
     assert result.code == 0, result.err
     assert result.out.startswith("70%: held-out score 0.")
-    assert result.out.endswith(f", saved to {Path('a/layermerge/70pct/plain')}\n")
+    assert result.out.endswith(f", saved to {Path('a/layermerge/70pct/plain/unmerged')}\n")
     assert compressed.is_dir()
 
 

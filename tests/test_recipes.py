@@ -9,7 +9,8 @@ import pytest
 
 import layermerge as lm
 from layermerge.recipes import DataRecipe, RecipeError, RunRecipe, Settings, read_recipe
-from layermerge.tables.executors import LocalProcesses, RayCluster, in_this_process
+from layermerge.tables.executors import LocalProcesses, in_this_process
+from layermerge.tables.ray_cluster import RayCluster
 from layermerge.tasks.preparation import Statistics
 from layermerge.tuning.recipe import Recipe
 

@@ -17,7 +17,8 @@ from layermerge.errors import LayerMergeError
 from layermerge.planning.rules import Rules
 from layermerge.solving.budget_text import budget_ms
 from layermerge.solving.solve import Objective
-from layermerge.tables.executors import Executor, LocalProcesses, RayCluster, in_this_process
+from layermerge.tables.executors import Executor, LocalProcesses, in_this_process
+from layermerge.tables.ray_cluster import RayCluster
 from layermerge.tasks.base import Task
 from layermerge.tasks.preparation import STATISTICS, Augment, Interpolation, Preparation, Statistics
 from layermerge.tuning.recipe import Recipe

@@ -52,6 +52,13 @@ class CostRecord(Record):
             latency_seconds=latency.seconds,
         )
 
+    def __str__(self) -> str:
+        return (
+            f"tables: {self.entries} entries, {self.works} works timed in {self.latency_seconds:.0f} s, "
+            f"{self.scored} scored in {self.importance_seconds:.0f} s, {self.ruled_out} spared because latency rules them out, "
+            f"{self.failed} failed"
+        )
+
     def __add__(self, other: CostRecord) -> CostRecord:
         return CostRecord(**{name: value + getattr(other, name) for name, value in dict(self).items()})
 

@@ -174,16 +174,19 @@ class Run:
         """Latency of the network as it came, norms folded: of its table."""
         return self.latency(plan(self.trace, self.settings.rules, "layeronly")).original_ms
 
-    @cached_property
+    @property
     def original_score(self) -> ScoreRecord:
         """The score to report for the network as it came."""
-        path = self.directory / SCORE
+        return self._original.score
+
+    @cached_property
+    def _original(self) -> OriginalRecord:
+        """Scored once; kept in the directory when a first result is there, since until then nothing rests on it."""
         stamp = _digest([weights_digest(self.trace.module), self.task.describe()])
+        path = self.directory / SCORE
         if path.is_file() and (known := read_record(path, OriginalRecord)).stamp == stamp:
-            return known.score
-        score = ScoreRecord.of(self.task.test(self.model))
-        write_files({path: text_writer(record_text(OriginalRecord(stamp=stamp, score=score)))})
-        return score
+            return known
+        return OriginalRecord(stamp=stamp, score=ScoreRecord.of(self.task.test(self.model)))
 
     def finish(self, variant: Variant, recipe: Recipe) -> Result:
         """Fine-tunes, merges, saves and exports a variant, then measures and scores what was exported.
@@ -205,7 +208,8 @@ class Run:
         if self.runtime.reads_onnx:
             export(merged, directory / FILE, self.inputs)
         report = self._report(variant, merged, recipe, stamp, directory)
-        write_files({path: text_writer(record_text(report))})
+        original = text_writer(record_text(self._original))
+        write_files({self.directory / SCORE: original, path: text_writer(record_text(report))})
         return Result(merged, None, report, directory)
 
     def tune(self, net: RewrittenModule, recipe: Recipe, directory: Path) -> RewrittenModule:

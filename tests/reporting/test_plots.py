@@ -68,6 +68,16 @@ def test_looks_never_run_out_and_differ_as_long_as_they_can(tmp_path: Path) -> N
     plot_recovery({str(place): [(0, 1.0), (1, 2.0)] for place in range(40)}, tmp_path / "many.png")
 
 
+def test_curves_of_a_family_share_a_colour_and_no_two_look_alike(tmp_path: Path) -> None:
+    from layermerge.reporting import plots
+
+    names = [f"{method} {budget}" for budget in ("80%", "60%", "40%") for method in METHODS]
+    looks = dict(zip(names, plots._looks(names, lambda name: name.split()[0]), strict=True))
+    assert len(set(looks.values())) == len(names)
+    assert all(len({looks[name][0] for name in names if name.startswith(method)}) == 1 for method in METHODS)
+    assert plot_recovery({name: [(0, 1.0)] for name in names}, tmp_path / "a.png", family=str.lower).is_file()
+
+
 def test_the_callers_matplotlib_is_left_alone(tmp_path: Path) -> None:
     import matplotlib
 

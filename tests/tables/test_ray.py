@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from layermerge.runtimes.base import RuntimeUnavailable
-from layermerge.tables.executors import RayCluster, in_this_process
+from layermerge.tables.executors import in_this_process
 from layermerge.tables.importance import measure_importance
+from layermerge.tables.ray_cluster import RayCluster
 from layermerge.tables.runner import fill_table
 from layermerge.tables.table import Row, TableError
 from processes import children, soon

@@ -175,7 +175,7 @@ def test_logits_are_found(wrap: Any) -> None:
     [
         ("text", "the network gives a str, not images x classes; wrap it so that it returns its logits"),
         (torch.zeros(3, 5, 2, 2), r"the network gives a tensor of shape \(3, 5, 2, 2\), not images x classes"),
-        (torch.zeros(3, 4), "the test arrays has label 4, but the network has 4 outputs; it is of another data set"),
+        (torch.zeros(3, 4), "the train arrays has label 4, but the network has 4 outputs; it is of another data set"),
     ],
 )
 def test_outputs_that_are_refused(output: Any, message: str) -> None:

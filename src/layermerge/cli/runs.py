@@ -167,7 +167,7 @@ def compress(
         result = run_method(run, chosen.method, share)
         reports.append(result.report)
         if not as_json:
-            print(f"{result.report}\n  in {result.directory}")
+            print(f"{result.report}\n  {result.report.cost}\n  in {result.directory}")
     if as_json:
         print_json([report.model_dump(mode="json") for report in reports])
 

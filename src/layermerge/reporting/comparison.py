@@ -47,11 +47,12 @@ def write_comparison(
     write_files({table: text_writer(comparison_table(reports, notes)), figures: text_writer(_csv(reports))})
     written = [table, figures]
     if importlib.util.find_spec("matplotlib"):
+        named = {f"{report.method} {report.budget}": path for report, path in zip(reports, curves, strict=True)}
+        recovery = {name: [(row.epoch, 100 * row.score) for row in read_recovery(at)] for name, at in named.items()}
         for suffix in (".png", ".svg"):
             written.append(plot_accuracy(_points(reports), directory / f"accuracy-{label}{suffix}"))
-            named = {f"{report.method} {report.budget}": path for report, path in zip(reports, curves, strict=True)}
-            recovery = {name: [(row.epoch, 100 * row.score) for row in read_recovery(at)] for name, at in named.items()}
-            written.append(plot_recovery(recovery, directory / f"recovery-{label}{suffix}", score="held-out score (%)"))
+            place = directory / f"recovery-{label}{suffix}"
+            written.append(plot_recovery(recovery, place, score="held-out score (%)", family=_method))
     return written
 
 
@@ -102,6 +103,11 @@ def _csv(reports: Sequence[Report]) -> str:
         facts |= {"score": report.score.value, "low": report.score.low, "high": report.score.high}
         writer.writerow({column: facts[column] for column in _COLUMNS})
     return text.getvalue()
+
+
+def _method(name: str) -> str:
+    """Of "METHOD BUDGET"."""
+    return name.rpartition(" ")[0]
 
 
 def _points(reports: Sequence[Report]) -> list[MethodPoint]:

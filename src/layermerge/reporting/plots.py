@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, groupby, product
@@ -22,6 +23,7 @@ from layermerge.errors import LayerMergeError
 # Okabe and Ito, without the yellow that white paper swallows.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = ("o", "s", "^", "D", "v", "X")
+_LINES = ("-", "--", ":", "-.")
 _CONTROL = "#555555"
 _STYLE = {
     "font.size": 10,
@@ -84,14 +86,21 @@ def plot_accuracy(points: Sequence[MethodPoint], path: str | Path, *, score: str
 
 
 def plot_recovery(
-    curves: Mapping[str, Sequence[tuple[float, float]]], path: str | Path, *, score: str = "accuracy (%)"
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    path: str | Path,
+    *,
+    score: str = "accuracy (%)",
+    family: Callable[[str], str] = str,
 ) -> Path:
-    """Draws how the score comes back while the networks are fine-tuned: (epoch, score) pairs by name."""
+    """Draws how the score comes back while the networks are fine-tuned: (epoch, score) pairs by name.
+
+    Curves of one family share colour and marker, and differ by their lines; by default each is a family of its own.
+    """
     if not curves or not all(curves.values()):
         empty = next((f"curve '{name}' has no point" for name, curve in curves.items() if not curve), "no curves given")
         raise PlotError(f"there is nothing to draw: {empty}; leave it out")
     with picture(path) as axes:
-        for (name, curve), (colour, marker, line) in zip(curves.items(), styles(), strict=False):
+        for (name, curve), (colour, marker, line) in zip(curves.items(), _looks(curves, family), strict=True):
             epochs, scores = zip(*curve, strict=True)
             # The last point is what counts; a marker at each would hide the curves.
             axes.plot(
@@ -143,8 +152,17 @@ def _matplotlib() -> Any:
 
 def styles() -> Iterator[tuple[str, str, str]]:
     """Colour, marker and line of one method after another; colours come again with another line."""
-    looks = product(("-", "--", ":", "-."), zip(_COLOURS, _MARKERS, strict=True))
+    looks = product(_LINES, zip(_COLOURS, _MARKERS, strict=True))
     return cycle((colour, marker, line) for line, (colour, marker) in looks)
+
+
+def _looks(names: Iterable[str], family: Callable[[str], str]) -> Iterator[tuple[str, str, str]]:
+    families = dict(zip(dict.fromkeys(map(family, names)), styles(), strict=False))
+    seen: Counter[str] = Counter()
+    for name in names:
+        colour, marker, line = families[family(name)]
+        yield colour, marker, _LINES[(_LINES.index(line) + seen[family(name)]) % len(_LINES)]
+        seen[family(name)] += 1
 
 
 def _legend(axes: Any) -> None:

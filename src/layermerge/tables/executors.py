@@ -10,11 +10,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import threading
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -160,99 +158,3 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK_EVERY)
     os._exit(1)
-
-
-@dataclass(frozen=True)
-class RayCluster:
-    """The machines of a Ray cluster. An entry whose node dies is measured again on another."""
-
-    address: str = "local"
-    gpus: float = 0.0
-    """GPUs that each entry takes; may be a fraction."""
-
-    def __call__(self, measure: Measure, keys: Sequence[str]) -> Iterator[Row]:
-        if not keys:
-            return
-        ray = _connected(self.address)
-        job = [ray.put(measure)]  # in a list, so that it is fetched once a process and not once an entry
-        # Not retried by Ray, which would do so for ever where an entry takes more memory than there is.
-        remote = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=0)(_measure_remotely)
-        pending = {remote.remote(job, key): key for key in keys}
-        crashes: Counter[str] = Counter()
-        try:
-            while pending:
-                for done in ray.wait(list(pending))[0]:
-                    key = pending.pop(done)
-                    row = _fetched(ray, done, key, crashes)
-                    if row is None:
-                        pending[remote.remote(job, key)] = key
-                    else:
-                        yield row
-        finally:
-            for unfinished in pending:
-                ray.cancel(unfinished, force=True)
-
-
-_TRIES = 3
-"""How often an entry may take its process down; the first times it may have been the fault of others beside it."""
-
-
-def _fetched(ray: Any, done: Any, key: str, crashes: Counter[str]) -> Row | None:
-    """The row of an entry that ended; None where it has to be measured again."""
-    errors = ray.exceptions
-    try:
-        row = ray.get(done)
-    except errors.NodeDiedError:
-        return None
-    except (errors.WorkerCrashedError, errors.OutOfMemoryError):
-        crashes[key] += 1
-        if crashes[key] < _TRIES:
-            return None
-        return Row(key=key, status="failed", reason=f"its process died {_TRIES} times; memory may have run out")
-    except errors.RayTaskError as error:
-        if isinstance(error.cause, (TableError, RuntimeUnavailable)):
-            raise error.cause from None  # Ray's own has a traceback in its message
-        reason = (str(error).strip().splitlines() or [""])[-1][:200]
-        raise RuntimeUnavailable(f"the job cannot be run on the Ray cluster: {reason}") from error
-    assert isinstance(row, Row)
-    return row
-
-
-def _connected(address: str) -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise RuntimeUnavailable("Ray is not installed; try: pip install 'layermerge[ray]'") from None
-    if not ray.is_initialized():
-        _require_listener(address)
-        # The dashboard is a setting of clusters that are started here; Ray refuses it for others.
-        more = {"include_dashboard": False} if address == "local" else {}
-        try:
-            ray.init(address=address, log_to_driver=False, configure_logging=False, **more)
-        except (ValueError, RuntimeError, ConnectionError) as error:
-            raise RuntimeUnavailable(f"no Ray cluster at '{address}': {str(error).splitlines()[0]}") from error
-    return ray
-
-
-def _require_listener(address: str) -> None:
-    """Says at once that nobody is there: Ray itself tries for a minute, and then ends the process."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdecimal():
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-        except (OSError, OverflowError) as error:
-            raise RuntimeUnavailable(f"no Ray cluster at '{address}': {error}") from error
-
-
-_FETCHED: dict[str, Measure] = {}
-
-
-def _measure_remotely(job: list[Any], key: str) -> Row:
-    import ray
-
-    name = job[0].hex()
-    if name not in _FETCHED:
-        torch.set_num_threads(1)
-        _FETCHED.clear()
-        _FETCHED[name] = ray.get(job[0])
-    return measured(_FETCHED[name], key)

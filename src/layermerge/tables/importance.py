@@ -158,7 +158,7 @@ def weights_digest(module: nn.Module) -> str:
 
 @dataclass(frozen=True)
 class TableCost:
-    """What a table cost: entries on the menu, how many of them were run, how many needed none or failed, processor time."""
+    """What a table cost: entries on the menu, how many of them were run, how many needed none or failed, seconds summed."""
 
     entries: int
     measured: int
@@ -169,9 +169,7 @@ class TableCost:
     def __str__(self) -> str:
         saved = f", {self.ruled_out} ruled out by latency without a run" if self.ruled_out else ""
         failed = f", {self.failed} failed" if self.failed else ""
-        return (
-            f"{self.entries} entries: {self.measured} measured in {self.seconds:.0f} s of processor time{saved}{failed}"
-        )
+        return f"{self.entries} entries: {self.measured} measured in {self.seconds:.0f} s{saved}{failed}"
 
 
 def importance_cost(plan: Plan, table: Table) -> TableCost:

@@ -45,7 +45,7 @@ def fill_table(
         task = progress.add_task(title, total=len(wanted), completed=len(wanted) - len(missing))
         for row in executor(measure, missing):
             if row.status == "failed" and not keep_failures:
-                raise TableError(f"{row.key}: {row.reason}")
+                raise TableError(f"'{row.key}' could not be measured: {row.reason}")
             writer.append(row)
             progress.advance(task)
         return writer.table
