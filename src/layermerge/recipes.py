@@ -15,6 +15,8 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from layermerge.artifacts import Record
 from layermerge.errors import LayerMergeError
 from layermerge.planning.rules import Rules
+from layermerge.runtimes.base import Runtime, RuntimeSettings
+from layermerge.runtimes.registry import make_runtime
 from layermerge.solving.budget_text import budget_ms
 from layermerge.solving.solve import Objective
 from layermerge.tables.executors import Executor, LocalProcesses, in_this_process
@@ -56,6 +58,8 @@ class Settings(Record):
     rules: Annotated[Rules, BeforeValidator(_named_rules)] = Rules()
     runtime: str = "onnxruntime"
     threads: int = Field(default=1, ge=1)
+    runtime_device: str = "cpu"
+    runtime_dtype: str = "float32"
     batch_size: int = Field(default=1, ge=1)
     """The batch whose latency is measured."""
     importance: Recipe = Recipe(steps=100, batch_size=64, lr=0.01)
@@ -73,6 +77,10 @@ class Settings(Record):
     address: str = "local"
     """The Ray cluster to use."""
     gpus_per_worker: float = Field(default=0.0, ge=0)
+
+    def make_runtime(self) -> Runtime:
+        how = RuntimeSettings(threads=self.threads, device=self.runtime_device, dtype=self.runtime_dtype)
+        return make_runtime(self.runtime, how)
 
     def make_executor(self) -> Executor:
         if self.executor == "ray":

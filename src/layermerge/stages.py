@@ -28,9 +28,7 @@ from layermerge.planning.plan import Plan, plan
 from layermerge.recipes import Settings
 from layermerge.results import NO_COST, ChoiceRecord, CostRecord, Report, ScoreRecord, choice_of, choice_record
 from layermerge.run_dir import IMPORTANCE, LATENCY, PLAN, write_plan
-from layermerge.runtimes.base import Runtime, RuntimeSettings
 from layermerge.runtimes.onnx_runtime import OnnxFile
-from layermerge.runtimes.registry import make_runtime
 from layermerge.saving import SOLUTION, WEIGHTS, save
 from layermerge.solving.meet_budget import MetBudget, meet_budget
 from layermerge.surgery.merge import MergedModule, merge
@@ -87,7 +85,7 @@ class Run:
     ) -> None:
         self.model, self.task, self.directory, self.settings = model, task, directory, settings
         self.teacher = teacher or model
-        self.runtime: Runtime = make_runtime(settings.runtime, RuntimeSettings(threads=settings.threads))
+        self.runtime = settings.make_runtime()
         self.inputs: Any = task.example_inputs()
         self.trace = trace(model, self.inputs)
         self._require_same_network()

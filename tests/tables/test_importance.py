@@ -327,7 +327,7 @@ def test_the_cost_counts_entries_of_the_plan() -> None:
     assert (cost.entries, cost.measured, cost.ruled_out, cost.failed) == (len(menu().entries), 2, 1, 1)
     assert cost.seconds == 7.75
     assert (
-        str(cost) == "13 entries: 2 measured in 8 s of processor time, 1 ruled out by latency without a run, 1 failed"
+        str(cost) == "13 entries: 2 measured in 8 s, 1 ruled out by latency without a run, 1 failed"
     )
 
 
