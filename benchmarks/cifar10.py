@@ -115,6 +115,17 @@ def short(bench: Bench) -> None:
     bench.write("short", *_at_middle(bench, bench.run(label="short", finetune=finetune), bench.methods))
 
 
+def longer(bench: Bench) -> None:
+    """LayerMerge at one budget with all training images, distilled; the control as long, with and without a teacher."""
+    plain = bench.recipe.finetune.model_copy(update={"epochs": 1.5, "subset": None})
+    taught = plain.model_copy(update={"distill": Distillation(temperature=4.0, weight=0.7)})
+    run = bench.run(label="longer", finetune=taught)
+    bench.write(
+        "longer",
+        [run_control(bench.run(label="longer-plain", finetune=plain)), run_method(run, "layermerge", bench.middle)],
+    )
+
+
 def delta(bench: Bench) -> None:
     """LayerMerge with the sum of D as its objective."""
     run = bench.run(objective="delta")
@@ -159,7 +170,7 @@ def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.corrcoef(ranks(first), ranks(second))[0, 1])
 
 
-PARTS = {part.__name__: part for part in (methods, short, distilled, delta, steps, others)}
+PARTS = {part.__name__: part for part in (methods, short, distilled, delta, steps, longer, others)}
 
 
 def main() -> None:

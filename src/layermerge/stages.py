@@ -30,10 +30,9 @@ from layermerge.results import NO_COST, ChoiceRecord, CostRecord, Report, ScoreR
 from layermerge.run_dir import IMPORTANCE, LATENCY, PLAN, write_plan
 from layermerge.runtimes.onnx_runtime import OnnxFile
 from layermerge.saving import SOLUTION, WEIGHTS, save
-from layermerge.solving.meet_budget import MetBudget, meet_budget
+from layermerge.solving.meet_budget import MetBudget, measured_beside, meet_budget
 from layermerge.surgery.merge import MergedModule, merge
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
-from layermerge.tables.clock import time_side_by_side
 from layermerge.tables.importance import importance_cost, measure_importance, weights_digest
 from layermerge.tables.latency import WHOLE_CLOCK, LatencyTable, measure_latency
 from layermerge.tables.shards import WHOLE_TABLE, Shard
@@ -246,8 +245,7 @@ class Run:
         original = self.runtime.prepare(merge(rewrite(self.trace, [])), inputs)
         reads = self.runtime.reads_onnx
         own = self.runtime.prepare_file(file, inputs) if reads else self.runtime.prepare(merged, inputs)
-        samples = time_side_by_side({"original": original, "merged": own}, WHOLE_CLOCK)
-        return samples["merged"].value_ms / samples["original"].value_ms * self.original_ms
+        return measured_beside(original, own, self.original_ms, WHOLE_CLOCK)
 
 
 def _count_convs(module: nn.Module) -> int:

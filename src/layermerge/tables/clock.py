@@ -17,10 +17,14 @@ from layermerge.runtimes.base import Run
 
 @dataclass(frozen=True)
 class ClockSettings:
-    """When to stop: after `most_rounds` or `seconds`, or sooner when the value is steady to within `spread`."""
+    """When to stop: after `most_rounds` or `seconds`, or sooner when the value is steady to within `spread`.
+
+    Not before `least_rounds` and `least_seconds`: passes of a millisecond are steady within a disturbance that lasts longer.
+    """
 
     warm_up: int = 3
     least_rounds: int = 12
+    least_seconds: float = 0.0
     most_rounds: int = 200
     seconds: float = 1.0
     spread: float = 0.01
@@ -56,9 +60,9 @@ def time_side_by_side(
             start = now()
             own_ms = run()
             times[name].append(own_ms if isinstance(own_ms, float) else (now() - start) * 1e3)
-        if done >= chosen.least_rounds and (
-            now() - began > chosen.seconds or max(map(_disagreement(chosen), times.values())) <= chosen.spread
-        ):
+        if done < chosen.least_rounds or now() - began < min(chosen.least_seconds, chosen.seconds):
+            continue
+        if now() - began > chosen.seconds or max(map(_disagreement(chosen), times.values())) <= chosen.spread:
             break
     return {
         name: Sample(float(np.quantile(values, chosen.quantile)), _disagreement(chosen)(values), len(values))

@@ -31,7 +31,7 @@ from layermerge.tracing.structure import MapShape
 from layermerge.tracing.trace import Trace
 
 WHOLE = "whole network"
-WHOLE_CLOCK = ClockSettings(least_rounds=20, seconds=4.0, spread=0.005)
+WHOLE_CLOCK = ClockSettings(least_rounds=20, least_seconds=1.0, most_rounds=2000, seconds=4.0, spread=0.005)
 
 
 @dataclass(frozen=True)
