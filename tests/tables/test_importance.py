@@ -326,9 +326,7 @@ def test_the_cost_counts_entries_of_the_plan() -> None:
     cost = importance_cost(menu(), Table({}, rows))
     assert (cost.entries, cost.measured, cost.ruled_out, cost.failed) == (len(menu().entries), 2, 1, 1)
     assert cost.seconds == 7.75
-    assert (
-        str(cost) == "13 entries: 2 measured in 8 s, 1 ruled out by latency without a run, 1 failed"
-    )
+    assert str(cost) == "13 entries: 2 measured in 8 s, 1 ruled out by latency without a run, 1 failed"
 
 
 def test_the_toy_task_itself_can_be_measured(tmp_path: Path) -> None:

@@ -24,11 +24,11 @@ class ClockSettings:
 
     warm_up: int = 3
     least_rounds: int = 12
-    least_seconds: float = 0.0
     most_rounds: int = 200
     seconds: float = 1.0
     spread: float = 0.01
     quantile: float = 0.2
+    least_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
