@@ -116,10 +116,10 @@ def short(bench: Bench) -> None:
 
 
 def longer(bench: Bench) -> None:
-    """LayerMerge at one budget with all training images, distilled; the control as long, with and without a teacher."""
+    """LayerMerge (objective delta) at one budget with all training images, distilled; the control as long."""
     plain = bench.recipe.finetune.model_copy(update={"epochs": 1.5, "subset": None})
     taught = plain.model_copy(update={"distill": Distillation(temperature=4.0, weight=0.7)})
-    run = bench.run(label="longer", finetune=taught)
+    run = bench.run(label="longer", finetune=taught, objective="delta")
     bench.write(
         "longer",
         [run_control(bench.run(label="longer-plain", finetune=plain)), run_method(run, "layermerge", bench.middle)],
