@@ -23,6 +23,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from layermerge.artifacts import read_record  # noqa: E402
 from layermerge.errors import LayerMergeError  # noqa: E402
 from layermerge.methods import run_control, run_method  # noqa: E402
 from layermerge.models import load_model  # noqa: E402
@@ -31,7 +32,7 @@ from layermerge.recipes import RunRecipe, Settings, read_recipe  # noqa: E402
 from layermerge.reporting.comparison import write_comparison  # noqa: E402
 from layermerge.results import Report  # noqa: E402
 from layermerge.run_dir import IMPORTANCE, LATENCY  # noqa: E402
-from layermerge.stages import FILE, Result, Run  # noqa: E402
+from layermerge.stages import FILE, RESULT, Result, Run  # noqa: E402
 from layermerge.surgery.merge import merge  # noqa: E402
 from layermerge.surgery.rewrite import rewrite  # noqa: E402
 from layermerge.tables.clock import ClockSettings, time_side_by_side  # noqa: E402
@@ -160,6 +161,18 @@ def steps(bench: Bench) -> None:
     bench.write("fewer-steps", [*known, replace(result, report=named)], [note])
 
 
+def finished(bench: Bench) -> None:
+    """Trains nothing: the tables of what is there, latencies measured anew."""
+    found: dict[str, list[tuple[Report, Path]]] = {}
+    for path in sorted(bench.base.directory.glob(f"*/*/*/{RESULT}")):
+        report = read_record(path, Report)
+        if not report.label.endswith("-half"):
+            found.setdefault(report.label.removesuffix("-plain"), []).append((report, path.parent))
+    for label, results in found.items():
+        results.sort(key=lambda result: -result[0].budget_ms)
+        bench.write_reports(label, [report for report, _ in results], [place for _, place in results])
+
+
 def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
     """Spearman's: ties share their mean rank."""
 
@@ -170,7 +183,7 @@ def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.corrcoef(ranks(first), ranks(second))[0, 1])
 
 
-PARTS = {part.__name__: part for part in (methods, short, distilled, delta, steps, longer, others)}
+PARTS = {part.__name__: part for part in (methods, short, distilled, delta, steps, longer, others, finished)}
 
 
 def main() -> None:
@@ -191,7 +204,7 @@ def main() -> None:
     run = Run(model, recipe.data.open(model), directory, recipe.settings)
     out = ROOT / "benchmarks" / "results" / given.network
     bench = Bench(recipe, run, out, tuple(given.method or METHODS))
-    for name in given.part or PARTS:
+    for name in given.part or [name for name in PARTS if name != "finished"]:
         print(f"-- {name}: {PARTS[name].__doc__}")
         PARTS[name](bench)
 
