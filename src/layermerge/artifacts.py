@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
-from torch import Tensor
+from torch import Tensor, nn
 
 from layermerge.conv import ConvSpec
 from layermerge.errors import ArtifactError
@@ -108,6 +108,15 @@ class SolutionRecord(Record):
     form: Literal["rewritten", "merged"]
     added_activations: bool
     candidates: tuple[CandidateRecord, ...]
+
+
+def weights_digest(module: nn.Module) -> str:
+    """Names a network's weights and buffers, to the last bit."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:32]
 
 
 def fingerprint(structure: Structure) -> str:

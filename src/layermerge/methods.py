@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from layermerge.artifacts import Record, read_record, record_text, text_writer, write_files
+from layermerge.artifacts import Record, read_record, record_text, text_writer, weights_digest, write_files
 from layermerge.baselines.channel_pruning import prune_channels, prune_to_latency
 from layermerge.baselines.student import make_student
 from layermerge.errors import PlanError
@@ -18,7 +18,6 @@ from layermerge.recipes import Settings
 from layermerge.solving.budget_text import budget_ms
 from layermerge.stages import Result, Run, Variant
 from layermerge.surgery.rewrite import rewrite
-from layermerge.tables.importance import weights_digest
 from layermerge.tracing.trace import trace
 from layermerge.tuning.recipe import Distillation, Recipe
 

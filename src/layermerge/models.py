@@ -130,6 +130,10 @@ def _require(package: str) -> ModuleType:
         raise ModelError(f"{package} is not installed ({error}); try: pip install 'layermerge[models]'") from error
 
 
+def import_diffusers() -> ModuleType:
+    return _require("diffusers")
+
+
 def _unknown(source: str, name: str, known: list[str]) -> ModelError:
     close = difflib.get_close_matches(name, known, n=3)
     hint = f"did you mean {', '.join(close)}?" if close else f"it knows {len(known)} models"
@@ -157,7 +161,7 @@ def _from_torchvision(name: str) -> tuple[nn.Module, Any]:
 
 
 def _from_diffusers(name: str) -> tuple[nn.Module, Any]:
-    diffusers = _require("diffusers")
+    diffusers: Any = import_diffusers()
     path = Path(name)
     config_file = path / "config.json" if path.is_dir() else path
     try:

@@ -6,11 +6,13 @@ key, a wrong type or a value out of range is one line that names the key.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from torch import Tensor
 
 from layermerge.artifacts import Record
 from layermerge.errors import LayerMergeError
@@ -22,7 +24,12 @@ from layermerge.solving.solve import Objective
 from layermerge.tables.executors import Executor, LocalProcesses, in_this_process
 from layermerge.tables.ray_cluster import RayCluster
 from layermerge.tasks.base import Task
+from layermerge.tasks.classification import Classification
+from layermerge.tasks.diffusion import Diffusion
+from layermerge.tasks.noise import Betas, NoiseSchedule, Prediction
 from layermerge.tasks.preparation import STATISTICS, Augment, Interpolation, Preparation, Statistics
+from layermerge.tasks.sources import load_images
+from layermerge.tasks.user_data import Data
 from layermerge.tuning.recipe import Recipe
 
 
@@ -88,11 +95,32 @@ class Settings(Record):
         return LocalProcesses(self.workers) if self.workers > 1 else in_this_process
 
 
-class DataRecipe(Record):
-    """Which images, how they are prepared, and which of them are held out from training."""
+class NoiseRecipe(Record):
+    """The noise of a diffusion model: a diffusers scheduler, or the betas of one."""
 
+    scheduler: Path | None = None
+    """A directory with scheduler_config.json; the other keys then go without saying."""
+    steps: int = Field(default=1000, ge=2)
+    first_beta: float = Field(default=1e-4, gt=0, lt=1)
+    last_beta: float = Field(default=0.02, gt=0, lt=1)
+    betas: Betas = "linear"
+    prediction: Prediction = "epsilon"
+
+    def schedule(self) -> NoiseSchedule:
+        if self.scheduler is not None:
+            return NoiseSchedule.read(self.scheduler)
+        return NoiseSchedule.from_betas(self.steps, self.first_beta, self.last_beta, self.betas, self.prediction)
+
+
+class DataRecipe(Record):
+    """What the network is for, on which images, how they are prepared, and which of them are held out from training."""
+
+    task: Literal["classification", "diffusion"] = "classification"
     source: str
     """imagefolder:PATH, cifar10:PATH, fashion-mnist:PATH, npz:PATH or embedded."""
+    noise: NoiseRecipe = NoiseRecipe()
+    condition: Literal["none", "labels"] = "none"
+    """What else a diffusion model takes: nothing, or the class of each image."""
     normalise: str | Statistics | None = None
     """imagenet, cifar10, fashion-mnist, none, or mean and std; by default what the model says of itself, or else none."""
     augment: Augment = "none"
@@ -115,20 +143,18 @@ class DataRecipe(Record):
 
     def open(self, model: Any) -> Task:
         """The task; what the recipe leaves open about images follows the model's own data configuration."""
-        from layermerge.tasks.classification import Classification
-        from layermerge.tasks.sources import load_images
+        return _TASKS[self.task](self, model, *load_images(self.source), self._shared(model))
 
-        train, test = load_images(self.source)
-        return Classification(
-            train,
-            test,
-            preparation=self._preparation(model),
-            held_out=self.held_out,
-            held_out_from=self.held_out_from,
-            seed=self.seed,
-            workers=self.workers,
-            eval_batch_size=self.eval_batch_size,
-        )
+    def _shared(self, model: Any) -> dict[str, Any]:
+        """What every task on images takes."""
+        return {
+            "preparation": self._preparation(model),
+            "held_out": self.held_out,
+            "held_out_from": self.held_out_from,
+            "seed": self.seed,
+            "workers": self.workers,
+            "eval_batch_size": self.eval_batch_size,
+        }
 
     def _preparation(self, model: Any) -> Preparation:
         """Models of timm carry the configuration of their data."""
@@ -143,6 +169,27 @@ class DataRecipe(Record):
             interpolation=self.interpolation or own.interpolation,
             crop_pct=self.crop_pct or own.crop_pct,
         )
+
+
+def _classification(data: DataRecipe, _model: Any, train: Data, test: Data, shared: dict[str, Any]) -> Task:
+    if data.condition != "none" or data.noise != NoiseRecipe():
+        raise RecipeError("data: noise and condition are for diffusion; say task: diffusion, or leave them out")
+    return Classification(train, test, **shared)
+
+
+def _diffusion(data: DataRecipe, model: Any, train: Data, test: Data, shared: dict[str, Any]) -> Task:
+    conditions = _labels_alone if data.condition == "labels" else None
+    return Diffusion(train, test, model, schedule=data.noise.schedule(), conditions=conditions, **shared)
+
+
+def _labels_alone(labels: Tensor) -> tuple[Tensor]:
+    return (labels,)
+
+
+_TASKS: dict[str, Callable[[DataRecipe, Any, Data, Data, dict[str, Any]], Task]] = {
+    "classification": _classification,
+    "diffusion": _diffusion,
+}
 
 
 class RunRecipe(Settings):

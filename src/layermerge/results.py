@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal
 
 from layermerge.artifacts import SCHEMA, Record
@@ -9,7 +10,7 @@ from layermerge.planning.plan import Plan
 from layermerge.solving.meet_budget import MetBudget, Round
 from layermerge.tables.importance import TableCost
 from layermerge.tables.latency import LatencyTable
-from layermerge.tasks.base import Score
+from layermerge.tasks.base import Score, ScoreKind
 
 
 class ScoreRecord(Record):
@@ -20,10 +21,21 @@ class ScoreRecord(Record):
     count: int
     low: float | None = None
     high: float | None = None
+    kind: ScoreKind = "share"
 
     @staticmethod
     def of(score: Score) -> ScoreRecord:
-        return ScoreRecord(name=score.name, value=score.value, count=score.count, low=score.low, high=score.high)
+        return ScoreRecord(**dataclasses.asdict(score))
+
+    @property
+    def title(self) -> str:
+        """The figure's name, with its unit."""
+        return f"{self.name} (%)" if self.kind == "share" else self.name
+
+    @property
+    def scale(self) -> float:
+        """From stored values to those that people read."""
+        return 100.0 if self.kind == "share" else 1.0
 
     def __str__(self) -> str:
         return str(Score(**dict(self)))

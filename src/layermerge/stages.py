@@ -21,7 +21,16 @@ from typing import Any
 
 from torch import nn
 
-from layermerge.artifacts import PlanRecord, Record, fingerprint, read_record, record_text, text_writer, write_files
+from layermerge.artifacts import (
+    PlanRecord,
+    Record,
+    fingerprint,
+    read_record,
+    record_text,
+    text_writer,
+    weights_digest,
+    write_files,
+)
 from layermerge.errors import ArtifactError
 from layermerge.exporting import export
 from layermerge.planning.plan import Plan, plan
@@ -33,7 +42,7 @@ from layermerge.saving import SOLUTION, WEIGHTS, save
 from layermerge.solving.meet_budget import MetBudget, measured_beside, meet_budget
 from layermerge.surgery.merge import MergedModule, merge
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
-from layermerge.tables.importance import importance_cost, measure_importance, weights_digest
+from layermerge.tables.importance import importance_cost, measure_importance
 from layermerge.tables.latency import WHOLE_CLOCK, LatencyTable, measure_latency
 from layermerge.tables.shards import WHOLE_TABLE, Shard
 from layermerge.tables.table import Table

@@ -60,7 +60,7 @@ def test_processes_give_the_rows_of_this_process(count: int) -> None:
     assert list(expected) == KEYS
 
 
-@pytest.mark.parametrize("executor", EXECUTORS, ids=str)
+@pytest.mark.parametrize("executor", EXECUTORS, ids=["in_this_process", "one worker", "two workers", "three workers"])
 def test_a_measurement_that_raises_is_a_failed_row(executor: Executor) -> None:
     rows = by_key(executor(broken, KEYS))
     assert rows.keys() == set(KEYS)
@@ -68,7 +68,7 @@ def test_a_measurement_that_raises_is_a_failed_row(executor: Executor) -> None:
     assert rows == {key: price(key) for key in KEYS if key != "k3"}
 
 
-@pytest.mark.parametrize("executor", EXECUTORS, ids=str)
+@pytest.mark.parametrize("executor", EXECUTORS, ids=["in_this_process", "one worker", "two workers", "three workers"])
 @pytest.mark.parametrize("kind", [TableError, RuntimeUnavailable])
 def test_what_fails_every_entry_ends_the_run(executor: Executor, kind: type[Exception]) -> None:
     def measure(key: str) -> Row:
@@ -78,7 +78,7 @@ def test_what_fails_every_entry_ends_the_run(executor: Executor, kind: type[Exce
         list(executor(measure, KEYS))
 
 
-@pytest.mark.parametrize("executor", EXECUTORS, ids=str)
+@pytest.mark.parametrize("executor", EXECUTORS, ids=["in_this_process", "one worker", "two workers", "three workers"])
 def test_no_keys_need_no_worker(executor: Executor) -> None:
     assert list(executor(price, [])) == []
 

@@ -48,11 +48,15 @@ def write_comparison(
     written = [table, figures]
     if importlib.util.find_spec("matplotlib"):
         named = {f"{report.method} {report.budget}": path for report, path in zip(reports, curves, strict=True)}
-        recovery = {name: [(row.epoch, 100 * row.score) for row in read_recovery(at)] for name, at in named.items()}
+        unit = reports[0].score
+        recovery = {
+            name: [(row.epoch, unit.scale * row.score) for row in read_recovery(at)] for name, at in named.items()
+        }
+        held_out = "held-out score (%)" if unit.kind == "share" else "held-out score"
         for suffix in (".png", ".svg"):
-            written.append(plot_accuracy(_points(reports), directory / f"accuracy-{label}{suffix}"))
+            written.append(plot_accuracy(_points(reports), directory / f"accuracy-{label}{suffix}", score=unit.title))
             place = directory / f"recovery-{label}{suffix}"
-            written.append(plot_recovery(recovery, place, score="held-out score (%)", family=_method))
+            written.append(plot_recovery(recovery, place, score=held_out, family=_method))
     return written
 
 
@@ -64,7 +68,7 @@ def comparison_table(reports: Sequence[Report], notes: Sequence[str] = ()) -> st
         f"Original: {first.original_ms:.3f} ms on {first.runtime} ({first.threads} thread(s), batch {first.batch_size}), "
         f"{original}; {first.convs_before} convs.",
         "",
-        f"| method | budget | measured ms | predicted | speed-up | {first.score.name} | 95 % interval | convs |",
+        f"| method | budget | measured ms | predicted | speed-up | {first.score.title} | 95 % interval | convs |",
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [_line(report) for report in reports]
@@ -81,11 +85,12 @@ def comparison_table(reports: Sequence[Report], notes: Sequence[str] = ()) -> st
 
 def _line(report: Report) -> str:
     predicted = "-" if report.predicted_ms is None else f"{report.predicted_ms:.3f}"
-    score = report.score
-    interval = "-" if score.low is None or score.high is None else f"{100 * score.low:.2f} - {100 * score.high:.2f}"
+    score, digits = report.score, 2 if report.score.kind == "share" else 5
+    low, high = _bounds(report)
+    interval = "-" if low is None or high is None else f"{low:.{digits}f} - {high:.{digits}f}"
     return (
         f"| {report.method} | {report.budget} | {report.measured_ms:.3f} | {predicted} | {report.speed_up:.2f}x "
-        f"| {100 * score.value:.2f} | {interval} | {report.convs_after} |"
+        f"| {score.scale * score.value:.{digits}f} | {interval} | {report.convs_after} |"
     )
 
 
@@ -111,18 +116,22 @@ def _method(name: str) -> str:
 
 
 def _points(reports: Sequence[Report]) -> list[MethodPoint]:
-    def percent(share: float | None) -> float | None:
-        return None if share is None else 100 * share
-
     return [
         MethodPoint(
             "original, fine-tuned" if report.method == "original" else report.method,
             report.budget,
             report.measured_ms,
             report.original_ms,
-            100 * report.score.value,
-            percent(report.score.low),
-            percent(report.score.high),
+            report.score.scale * report.score.value,
+            *_bounds(report),
         )
         for report in reports
     ]
+
+
+def _bounds(report: Report) -> tuple[float | None, float | None]:
+    """The interval of the score, in the unit that is shown."""
+    score = report.score
+    if score.low is None or score.high is None:
+        return None, None
+    return score.scale * score.low, score.scale * score.high

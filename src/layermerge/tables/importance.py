@@ -8,7 +8,6 @@ Candidates that leave their layer untouched need no run, nor do those that laten
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Iterator
@@ -17,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
 
-from layermerge.artifacts import fingerprint
+from layermerge.artifacts import fingerprint, weights_digest
 from layermerge.planning.plan import Plan
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.executors import Executor, in_this_process
@@ -145,15 +143,6 @@ def _provenance(job: ImportanceJob) -> dict[str, Scalar]:
     # Checkpoints are for long trainings; how often they are written changes nothing.
     recipe = job.recipe.model_dump(exclude={"checkpoint_steps", "distill"}, exclude_defaults=True)
     return provenance | {f"recipe.{name}": value for name, value in sorted(recipe.items())}
-
-
-def weights_digest(module: nn.Module) -> str:
-    """Names a network's weights and buffers, to the last bit."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:32]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,20 @@
 
 from layermerge.tasks.base import Batch, Draw, Network, Score, Task
 from layermerge.tasks.classification import Classification
+from layermerge.tasks.diffusion import Diffusion
+from layermerge.tasks.noise import NoiseSchedule
 from layermerge.tasks.preparation import Preparation
 from layermerge.tasks.sources import load_images
 
-__all__ = ["Batch", "Classification", "Draw", "Network", "Preparation", "Score", "Task", "load_images"]
+__all__ = [
+    "Batch",
+    "Classification",
+    "Diffusion",
+    "Draw",
+    "Network",
+    "NoiseSchedule",
+    "Preparation",
+    "Score",
+    "Task",
+    "load_images",
+]

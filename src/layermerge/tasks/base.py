@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -17,6 +17,8 @@ Batch = tuple[Tensor, ...]
 Network = Callable[..., Any]
 """A module, or anything that is called like one, such as an exported file in its runtime."""
 Scalar = str | int | float | bool | None
+ScoreKind = Literal["share", "loss"]
+"""A share of all examples, shown in percent, of which more is better; or a loss, of which less is."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Score:
     count: int
     low: float | None = None
     high: float | None = None
+    kind: ScoreKind = "share"
 
     def __str__(self) -> str:
         within = "" if self.low is None or self.high is None else f" [{self.low:.4f}, {self.high:.4f}]"

@@ -1,0 +1,222 @@
+"""Diffusion: networks that tell the noise in an image, called as net(noisy images, time steps, ...).
+
+In: images, a noise schedule, the pretrained network. Time steps and noise are addressed like everything a task draws: in
+evaluation each image meets the same time step and noise for every network. The score is the negative loss, with the
+pretrained network's own as the unit, so that importance is exp(-(loss - base) / pretrained loss).
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from layermerge.artifacts import weights_digest
+from layermerge.errors import DataError
+from layermerge.tasks.base import Batch, Draw, Network, Scalar, Score, Task
+from layermerge.tasks.evaluation import device_of, evaluating
+from layermerge.tasks.image_sets import ImageSets, Labelled
+from layermerge.tasks.noise import NoiseSchedule
+from layermerge.tasks.preparation import Preparation
+from layermerge.tasks.user_data import Data
+
+Conditions = Callable[[Tensor], tuple[Tensor, ...]]
+"""From the labels of a batch to what else the network takes: class labels, or the embedding of a text for each."""
+
+_TRAIN, _HELD_OUT, _TEST = 10, 11, 12  # kinds of random choice, beside those of ImageSets
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+class Diffusion(Task):
+    """Prediction of noise. Images come in [0, 1] and are shown in [-1, 1]; with `centred=False`, for latents, as they are.
+
+    `schedule` is a diffusers scheduler or a NoiseSchedule, by default that of DDPM.
+    """
+
+    ceiling = 0.0
+
+    def __init__(
+        self,
+        train: Data,
+        test: Data,
+        pretrained: nn.Module,
+        *,
+        schedule: Any = None,
+        conditions: Conditions | None = None,
+        centred: bool = True,
+        preparation: Preparation = Preparation(),
+        held_out: float | int | Data = 0.1,
+        held_out_from: int | None = None,
+        seed: int = 0,
+        eval_batch_size: int = 50,
+        workers: int = 0,
+    ) -> None:
+        if preparation.normalise is not None:
+            raise DataError("diffusion shows images in [-1, 1] by itself; leave out the normalisation")
+        self._sets = ImageSets(
+            train,
+            test,
+            preparation=preparation,
+            held_out=held_out,
+            held_out_from=held_out_from,
+            seed=seed,
+            eval_batch_size=eval_batch_size,
+            workers=workers,
+        )
+        given = NoiseSchedule.from_betas() if schedule is None else schedule
+        self.schedule = given if isinstance(given, NoiseSchedule) else NoiseSchedule.of(given)
+        self._conditions, self._centred, self._seed = conditions, centred, seed
+        # A copy: the unit of the score must not change while the network is trained.
+        self._pretrained = copy.deepcopy(pretrained).eval().requires_grad_(False)
+        self._require_fit(pretrained)
+
+    # -- training
+
+    def train_batches(self, draw: Draw) -> Iterator[Batch]:
+        rank, processes = draw.share
+        whole = min(draw.batch_size, self._sets.train_count(draw.subset))
+        for step, (images, labels) in enumerate(self._sets.train_batches(draw), start=draw.first):
+            generator = np.random.default_rng((draw.seed, draw.epoch, step, _TRAIN))
+            times = generator.integers(self.schedule.steps, size=whole)
+            noise = generator.standard_normal((whole, *images.shape[1:]), dtype=np.float32)
+            mine = slice(rank, None, processes)
+            yield self._noisy(images, labels, torch.from_numpy(times[mine]), torch.from_numpy(noise[mine]))
+
+    def steps_per_epoch(self, batch_size: int, subset: int | None = None) -> int:
+        return self._sets.steps_per_epoch(batch_size, subset)
+
+    def example_inputs(self) -> Any:
+        noisy, times, _, *extras = next(iter(self.train_batches(Draw(seed=0, batch_size=2))))
+        return (noisy, times, *extras)
+
+    def forward(self, network: Network, batch: Batch) -> Any:
+        noisy, times, _, *extras = (tensor.to(device_of(network)) for tensor in batch)
+        return network(noisy, times, *extras)
+
+    def loss(self, outputs: Any, batch: Batch, *, label_smoothing: float = 0.0) -> Tensor:
+        if label_smoothing:
+            raise DataError("diffusion has no labels to smooth; leave out label_smoothing")
+        predicted = _prediction(outputs, batch[2])
+        return functional.mse_loss(predicted, batch[2].to(predicted))
+
+    def distance(self, outputs: Any, teacher: Any, temperature: float) -> Tensor:  # noqa: ARG002
+        """Of predictions, as they are: there are no probabilities that a temperature could soften."""
+        theirs = _prediction(teacher)
+        return functional.mse_loss(_prediction(outputs, theirs), theirs)
+
+    # -- evaluation
+
+    def evaluate(self, network: Network) -> float:
+        return -self._mean_loss(network) / self._unit
+
+    def test(self, network: Network) -> Score:
+        losses = self._losses(network, self._sets.test_batches(), _TEST)
+        mean = float(losses.mean())
+        half = 1.96 * float(losses.std()) / math.sqrt(len(losses)) if len(losses) > 1 else 0.0
+        return Score("noise loss", mean, len(losses), mean - half, mean + half, kind="loss")
+
+    def describe(self) -> dict[str, Scalar]:
+        return {
+            "task": "diffusion",
+            "schedule": self.schedule.fingerprint(),
+            "centred": self._centred,
+            "conditioned": self._conditions is not None,
+            "pretrained": weights_digest(self._pretrained),
+            **self._sets.describe(),
+        }
+
+    @cached_property
+    def _unit(self) -> float:
+        unit = self._mean_loss(self._pretrained)
+        if not (math.isfinite(unit) and unit > 0):
+            raise DataError(f"the pretrained network's loss is {unit}, which cannot be a unit; give trained weights")
+        return unit
+
+    def _mean_loss(self, network: Network) -> float:
+        return float(self._losses(network, self._sets.held_out_batches(), _HELD_OUT).mean())
+
+    def _losses(self, network: Network, batches: Iterable[Labelled], kind: int) -> Tensor:
+        """Of each image, in float64. Time steps are spread evenly over the images."""
+        generator = np.random.default_rng((self._seed, kind))
+        losses: list[Tensor] = []
+        seen = 0
+        with evaluating(network):
+            for images, labels in batches:
+                places = np.arange(seen, seen + len(images))
+                times = torch.from_numpy((places * _GOLDEN % 1.0 * self.schedule.steps).astype(np.int64))
+                noise = torch.from_numpy(generator.standard_normal(tuple(images.shape), dtype=np.float32))
+                batch = self._noisy(images, labels, times, noise)
+                with torch.inference_mode():
+                    predicted = _prediction(self.forward(network, batch), batch[2]).cpu().double()
+                losses.append((predicted - batch[2].double()).square().flatten(1).mean(1))
+                seen += len(images)
+        return torch.cat(losses)
+
+    def _noisy(self, images: Tensor, labels: Tensor, times: Tensor, noise: Tensor) -> Batch:
+        """(noisy images, time steps, what is to be predicted, and whatever else the network takes)."""
+        if self._centred:
+            if images.numel() and not 0 <= float(images.min()) <= float(images.max()) <= 1:
+                raise DataError(
+                    f"diffusion takes images in [0, 1], these reach from {float(images.min()):.3g} to "
+                    f"{float(images.max()):.3g}; leave out their normalisation, or say centred=False for latents"
+                )
+            images = images * 2 - 1
+        extras = self._conditions(labels) if self._conditions else ()
+        return self.schedule.add_noise(images, noise, times), times, self.schedule.target(images, noise, times), *extras
+
+    def _require_fit(self, pretrained: nn.Module) -> None:
+        """Tries the network once, so that what does not fit is said before anything is measured."""
+        name = type(pretrained).__name__
+        batch = next(iter(self.train_batches(Draw(seed=0, batch_size=2))))
+        inputs = 2 + len(batch) - 3
+        if not _takes(pretrained, inputs):
+            raise DataError(
+                f"{name} does not take {inputs} inputs, but diffusion calls it as net(images, time steps"
+                f"{', ...' if inputs > 2 else ''}); give a network with a time input"
+            )
+        try:
+            with evaluating(pretrained), torch.inference_mode():
+                outputs = self.forward(pretrained, batch)
+        except Exception as error:  # whatever the user's network raises
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
+            shape = " x ".join(map(str, batch[0].shape[1:]))
+            raise DataError(f"{name} cannot take images of {shape} with their time steps: {reason}") from error
+        _prediction(outputs, batch[2])
+
+
+def _takes(network: nn.Module, count: int) -> bool:
+    """Whether so many positional inputs fit the signature; one that cannot be read is given the benefit of the doubt."""
+    try:
+        signature = inspect.signature(network.forward)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
+
+
+def _prediction(outputs: Any, target: Tensor | None = None) -> Tensor:
+    """The answer of a network that may give it as `.sample`, or first of several; of the target's shape."""
+    given = getattr(outputs, "sample", outputs)
+    if isinstance(given, (tuple, list)) and given:
+        given = given[0]
+    if not isinstance(given, Tensor):
+        raise DataError(
+            f"the network gives a {type(given).__name__}, not an image; return a tensor or an object with .sample"
+        )
+    if target is not None and given.shape != target.shape:
+        raise DataError(
+            f"the network gives {tuple(given.shape)} for images of {tuple(target.shape)}; "
+            "diffusion needs as many channels out as in, without learned variances"
+        )
+    return given

@@ -1,0 +1,129 @@
+"""NoiseSchedule: how much noise a diffusion model meets at each time step, and what it predicts.
+
+In: plain values, a diffusers scheduler or the directory of its configuration. Out: noisy images and training targets, and
+back from a prediction to image and noise. The one place that knows the three kinds of prediction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from layermerge.errors import DataError
+from layermerge.models import import_diffusers
+
+Prediction = Literal["epsilon", "v_prediction", "sample"]
+Betas = Literal["linear", "scaled_linear"]
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseSchedule:
+    """`kept[t]` is how much of an image's variance is left at time step t (alpha-bar in the papers), in float64."""
+
+    kept: Tensor
+    prediction: Prediction = "epsilon"
+
+    def __post_init__(self) -> None:
+        if self.prediction not in get_args(Prediction):
+            raise DataError(
+                f"the scheduler's prediction type is '{self.prediction}'; "
+                f"diffusion models here predict {', '.join(get_args(Prediction))}"
+            )
+        kept = torch.as_tensor(self.kept, dtype=torch.float64).cpu()
+        if (
+            kept.ndim != 1
+            or len(kept) < 2
+            or not bool((kept[1:] <= kept[:-1]).all())
+            or not 0 <= kept[-1] < kept[0] <= 1
+        ):
+            raise DataError("a noise schedule needs two time steps or more, with ever less kept of the image")
+        object.__setattr__(self, "kept", kept)
+
+    @staticmethod
+    def from_betas(
+        steps: int = 1000,
+        first: float = 1e-4,
+        last: float = 0.02,
+        betas: Betas = "linear",
+        prediction: Prediction = "epsilon",
+    ) -> NoiseSchedule:
+        """The schedule of DDPM, or that of latent diffusion, whose betas grow as squares."""
+        power = {"linear": 1, "scaled_linear": 2}[betas]
+        rising = torch.linspace(first ** (1 / power), last ** (1 / power), steps, dtype=torch.float64) ** power
+        return NoiseSchedule(torch.cumprod(1 - rising, 0), prediction)
+
+    @staticmethod
+    def of(scheduler: Any) -> NoiseSchedule:
+        """That of a diffusers scheduler, whichever class it is of."""
+        kept, config = getattr(scheduler, "alphas_cumprod", None), getattr(scheduler, "config", {})
+        if kept is None:
+            raise DataError(
+                f"{type(scheduler).__name__} has no alphas_cumprod, so it does not fit a network that predicts noise; "
+                "give a DDPM or DDIM scheduler"
+            )
+        return NoiseSchedule(kept, config.get("prediction_type", "epsilon"))
+
+    @staticmethod
+    def read(place: str | Path) -> NoiseSchedule:
+        """From the scheduler_config.json of a diffusers directory, or from the file itself."""
+        file = Path(place) / "scheduler_config.json" if Path(place).is_dir() else Path(place)
+        try:
+            config = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is no JSON"
+            raise DataError(f"scheduler '{file}' cannot be read: {reason}") from error
+        return _built(file, config)
+
+    @property
+    def steps(self) -> int:
+        return len(self.kept)
+
+    def add_noise(self, images: Tensor, noise: Tensor, times: Tensor) -> Tensor:
+        signal, noisy = self._weights(times, images)
+        return signal * images + noisy * noise
+
+    def target(self, images: Tensor, noise: Tensor, times: Tensor) -> Tensor:
+        """What a perfect network would say."""
+        if self.prediction == "epsilon":
+            return noise
+        if self.prediction == "sample":
+            return images
+        signal, noisy = self._weights(times, images)
+        return signal * noise - noisy * images
+
+    def explain(self, predicted: Tensor, noisy_images: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+        """The image and the noise that a prediction stands for."""
+        signal, noisy = self._weights(times, noisy_images)
+        if self.prediction == "epsilon":
+            return (noisy_images - noisy * predicted) / signal, predicted
+        if self.prediction == "sample":
+            return predicted, (noisy_images - signal * predicted) / noisy
+        return signal * noisy_images - noisy * predicted, noisy * noisy_images + signal * predicted
+
+    def fingerprint(self) -> str:
+        return f"{self.prediction} {hashlib.sha256(self.kept.numpy().tobytes()).hexdigest()[:16]}"
+
+    def _weights(self, times: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Of image and noise, computed in float64."""
+        kept = self.kept[times.cpu()].view(-1, *[1] * (like.ndim - 1))
+        return kept.sqrt().to(like), (1 - kept).sqrt().to(like)
+
+
+def _built(file: Path, config: Any) -> NoiseSchedule:
+    diffusers = import_diffusers()
+    kind = getattr(diffusers, str(config.get("_class_name")), None) if isinstance(config, dict) else None
+    if kind is None or not hasattr(kind, "from_config") or not hasattr(kind, "step"):
+        raise DataError(f"'{file}' names no diffusers scheduler under '_class_name'")
+    try:
+        scheduler = kind.from_config(config)
+    except Exception as error:
+        raise DataError(
+            f"diffusers cannot build the scheduler of '{file}': {str(error).splitlines()[0][:160]}"
+        ) from error
+    return NoiseSchedule.of(scheduler)
