@@ -94,7 +94,7 @@ def test_schedulers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     flow = scheduler("FlowMatchEulerDiscreteScheduler")
     assert refusal(lambda: NoiseSchedule.of(flow)) == (
         "FlowMatchEulerDiscreteScheduler has no alphas_cumprod, so it does not fit a network that predicts noise; "
-        "give a DDPM or DDIM scheduler"
+        "give one that has, such as the one it was trained with"
     )
     strange = scheduler("DPMSolverMultistepScheduler", prediction_type="flow_prediction", use_flow_sigmas=True)
     assert "prediction type is 'flow_prediction'" in refusal(lambda: NoiseSchedule.of(strange))

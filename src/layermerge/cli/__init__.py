@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from layermerge.cli import runs as _runs  # noqa: F401
+from layermerge.cli import samples as _samples  # noqa: F401
 from layermerge.cli import stages as _stages  # noqa: F401
 from layermerge.cli.app import run
 

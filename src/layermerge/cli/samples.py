@@ -54,20 +54,14 @@ def sample(
 
     Example: layermerge sample diffusers:ddpm-cifar10 --run runs/a/merged --count 64 --grid samples.png
     """
-    from layermerge.errors import DataError
     from layermerge.models import load_model, parse_shape
     from layermerge.sampling.ddim import sample as make_images
     from layermerge.sampling.ddim import time_steps
-    from layermerge.sampling.pictures import require_free, require_png, write_grid, write_images
+    from layermerge.sampling.pictures import write_grid, write_images
     from layermerge.saving import load
     from layermerge.tasks.noise import NoiseSchedule
 
-    if out is None and grid is None:
-        raise DataError("the images have no place to go; give --out DIR, --grid FILE.png or both")
-    if grid is not None:
-        require_png(grid)
-    if out is not None:
-        require_free(out, count)
+    _require_place(out, grid, count)
     schedule = NoiseSchedule.from_betas() if scheduler is None else NoiseSchedule.read(scheduler)
     loaded = load_model(model, weights, parse_shape(input) if input is not None else None)
     shape = _image_shape(model, loaded.example_inputs)
@@ -83,12 +77,11 @@ def sample(
         seed=seed,
         show_progress=True,
     )
-    written = []
     if out is not None:
         write_images(images, out)
-        written.append(str(out))
     if grid is not None:
-        written.append(str(write_grid(images, grid)))
+        write_grid(images, grid)
+    written = [str(place) for place in (out, grid) if place is not None]
     facts: dict[str, Any] = {"images": count, "shape": "x".join(map(str, shape))}
     facts |= {"steps": len(time_steps(schedule.steps, steps, spacing.value)), "seed": seed}
     report(as_json, {**facts, "written_to": written if as_json else " and ".join(written)})
@@ -135,6 +128,19 @@ def quality(
         facts["fid"] = measures.fid(ours, theirs)
     shown = facts if as_json else {name: f"{value:.6g}" for name, value in facts.items()}
     report(as_json, {**shown, **counts, "extractor": network.name})
+
+
+def _require_place(out: Path | None, grid: Path | None, count: int) -> None:
+    """Before time is spent on images."""
+    from layermerge.errors import DataError
+    from layermerge.sampling.pictures import require_free, require_png
+
+    if out is None and grid is None:
+        raise DataError("the images have no place to go; give --out DIR, --grid FILE.png or both")
+    if grid is not None:
+        require_png(grid)
+    if out is not None:
+        require_free(out, count)
 
 
 def _image_shape(model: str, inputs: Any) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from layermerge.errors import DataError, LayerMergeError
 from layermerge.tasks.base import Network
-from layermerge.tasks.evaluation import device_of, evaluating
+from layermerge.tasks.evaluation import answer_of, device_of, evaluating
 from layermerge.tasks.noise import NoiseSchedule
 
 Spacing = Literal["uniform", "quadratic"]
@@ -148,8 +148,8 @@ class _Batch:
                 f"the network failed {where}: {_first_line(error)}; it must take images, time steps"
                 f"{' and conditions' if self._extras else ''}: check its inputs and the images' shape"
             ) from error
-        predicted = _tensor_of(given)
-        if predicted is None:
+        predicted = answer_of(given, "sample")
+        if not isinstance(predicted, Tensor):
             raise DataError(
                 f"the network returned {type(given).__name__} {where}; return a tensor, or an object with .sample"
             )
@@ -159,16 +159,6 @@ class _Batch:
                 "it must predict the shape it is given: check its channels and whether it also predicts variances"
             )
         return predicted.float().cpu()
-
-
-def _tensor_of(given: Any) -> Tensor | None:
-    if isinstance(given, (tuple, list)) and given:
-        given = given[0]
-    elif isinstance(given, dict):
-        given = given.get("sample")
-    elif not isinstance(given, Tensor):
-        given = getattr(given, "sample", None)
-    return given if isinstance(given, Tensor) else None
 
 
 def _dtype_of(network: Network) -> torch.dtype:

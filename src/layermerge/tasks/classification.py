@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from layermerge.errors import DataError
 from layermerge.tasks.base import Batch, Draw, Network, Scalar, Score, Task
-from layermerge.tasks.evaluation import device_of, evaluating
+from layermerge.tasks.evaluation import answer_of, device_of, evaluating
 from layermerge.tasks.image_sets import ImageSets, Labelled
 from layermerge.tasks.preparation import Preparation
 from layermerge.tasks.user_data import Data
@@ -106,9 +106,7 @@ def wilson_interval(correct: int, count: int, z: float = 1.959963984540054) -> t
 
 def _logits(outputs: Any) -> Tensor:
     """The answer of a network that may give it under a name, or with others behind it."""
-    given = getattr(outputs, "logits", outputs)
-    if isinstance(given, (tuple, list)) and given:
-        given = given[0]
+    given = answer_of(outputs, "logits")
     if not isinstance(given, Tensor) or given.ndim != 2:
         found = f"a tensor of shape {tuple(given.shape)}" if isinstance(given, Tensor) else f"a {type(given).__name__}"
         raise DataError(f"the network gives {found}, not images x classes; wrap it so that it returns its logits")

@@ -22,7 +22,7 @@ from torch.nn import functional
 from layermerge.artifacts import weights_digest
 from layermerge.errors import DataError
 from layermerge.tasks.base import Batch, Draw, Network, Scalar, Score, Task
-from layermerge.tasks.evaluation import device_of, evaluating
+from layermerge.tasks.evaluation import answer_of, device_of, evaluating
 from layermerge.tasks.image_sets import ImageSets, Labelled
 from layermerge.tasks.noise import NoiseSchedule
 from layermerge.tasks.preparation import Preparation
@@ -207,9 +207,7 @@ def _takes(network: nn.Module, count: int) -> bool:
 
 def _prediction(outputs: Any, target: Tensor | None = None) -> Tensor:
     """The answer of a network that may give it as `.sample`, or first of several; of the target's shape."""
-    given = getattr(outputs, "sample", outputs)
-    if isinstance(given, (tuple, list)) and given:
-        given = given[0]
+    given = answer_of(outputs, "sample")
     if not isinstance(given, Tensor):
         raise DataError(
             f"the network gives a {type(given).__name__}, not an image; return a tensor or an object with .sample"

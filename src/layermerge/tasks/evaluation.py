@@ -1,12 +1,13 @@
-"""Evaluation: a network in eval mode for as long as it is looked at; shared by all tasks."""
+"""Evaluation: what all tasks share when they look at a network: its mode, its device, its answer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from layermerge.tasks.base import Network
 
@@ -30,3 +31,11 @@ def evaluating(network: Network) -> Iterator[None]:
         network.train(before[0][1])
         for module, training in before:
             module.training = training
+
+
+def answer_of(outputs: Any, name: str) -> Any:
+    """What a network says, where it may say it under a name (as an attribute or a key), or first of several."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    given = outputs.get(name) if isinstance(outputs, dict) else getattr(outputs, name, outputs)
+    return given[0] if isinstance(given, (tuple, list)) and given else given

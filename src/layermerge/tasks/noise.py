@@ -65,7 +65,7 @@ class NoiseSchedule:
         if kept is None:
             raise DataError(
                 f"{type(scheduler).__name__} has no alphas_cumprod, so it does not fit a network that predicts noise; "
-                "give a DDPM or DDIM scheduler"
+                "give one that has, such as the one it was trained with"
             )
         return NoiseSchedule(kept, config.get("prediction_type", "epsilon"))
 
