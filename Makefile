@@ -1,6 +1,8 @@
 # Every target makes .venv and installs what it needs when that is missing.
 PYTHON ?= python3
 BIN := .venv/bin
+# Two processes, a file of tests each at a time: tests have one torch thread, and none looks at how long anything took.
+TEST := $(BIN)/pytest -n 2 --dist loadfile
 export OMP_WAIT_POLICY := PASSIVE
 
 .PHONY: install demo test check sweep clean
@@ -21,13 +23,13 @@ demo: install
 	$(BIN)/python examples/merge_exactly.py timm:mobilenetv2_100 --out runs/demo/mobilenetv2_100.onnx
 
 test: install
-	$(BIN)/pytest
+	$(TEST)
 
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(TEST)
 
 sweep: install
 	$(BIN)/pytest -m slow -s --durations=0

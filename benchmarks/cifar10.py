@@ -23,21 +23,21 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.side_by_side import side_by_side  # noqa: E402
+
 from layermerge.artifacts import read_record  # noqa: E402
 from layermerge.errors import LayerMergeError  # noqa: E402
-from layermerge.methods import CONTROL, run_control, run_method  # noqa: E402
+from layermerge.methods import run_control, run_method  # noqa: E402
 from layermerge.models import load_model  # noqa: E402
 from layermerge.pipeline import compare_run  # noqa: E402
 from layermerge.recipes import RunRecipe, Settings, read_recipe  # noqa: E402
 from layermerge.reporting.comparison import write_comparison  # noqa: E402
 from layermerge.results import Report  # noqa: E402
 from layermerge.run_dir import IMPORTANCE, LATENCY  # noqa: E402
-from layermerge.stages import FILE, RESULT, Result, Run  # noqa: E402
-from layermerge.tables.clock import ClockSettings, time_side_by_side  # noqa: E402
+from layermerge.stages import RESULT, Result, Run  # noqa: E402
 from layermerge.tables.table import Table  # noqa: E402
 from layermerge.tuning.recipe import Distillation  # noqa: E402
 
-CLOCK = ClockSettings(least_rounds=100, most_rounds=3000, seconds=20.0, spread=0.003, least_seconds=10.0)
 METHODS = ("layermerge", "depth", "layeronly", "sequential", "channels")
 
 
@@ -69,22 +69,6 @@ class Bench:
         timed = side_by_side(self.base, reports, places)
         for path in write_comparison(self.out, label, timed, places, list(notes)):
             print(f"wrote {path.relative_to(ROOT)}")
-
-
-def side_by_side(run: Run, reports: Sequence[Report], places: Sequence[Path]) -> list[Report]:
-    """The same reports with latencies of one run: all files in turn, so that a drifting machine is fair.
-
-    The control is the original network, exported as the others are: its file is what they are compared with.
-    """
-    inputs = run.trace.inputs.resized(run.settings.batch_size)
-    passes = {str(place): run.runtime.prepare_file(place / FILE, inputs) for place in places}
-    samples = time_side_by_side(passes, CLOCK)
-    control = next(place for report, place in zip(reports, places, strict=True) if report.method == CONTROL)
-    unit = run.original_ms / samples[str(control)].value_ms
-    return [
-        report.model_copy(update={"measured_ms": samples[str(place)].value_ms * unit})
-        for report, place in zip(reports, places, strict=True)
-    ]
 
 
 def methods(bench: Bench) -> None:
