@@ -11,6 +11,7 @@ import layermerge as lm
 from layermerge.recipes import DataRecipe, RecipeError, RunRecipe, Settings, read_recipe
 from layermerge.tables.executors import LocalProcesses, in_this_process
 from layermerge.tables.ray_cluster import RayCluster
+from layermerge.tasks import NoiseSchedule
 from layermerge.tasks.preparation import Statistics
 from layermerge.tuning.recipe import Recipe
 
@@ -91,6 +92,18 @@ def test_the_papers_training_of_inverted_blocks(width: str, lr: float, augment: 
     assert (tuning.optimizer, tuning.epochs, tuning.batch_size, tuning.lr) == ("sgd", 180, 256, lr)
     assert (tuning.momentum, tuning.nesterov, tuning.weight_decay, tuning.schedule) == (0.9, True, 1e-5, "cosine")
     assert recipe.data.augment == augment
+
+
+def test_the_papers_training_of_a_denoising_network() -> None:
+    recipe = shipped("ddpm_cifar10")
+    assert list(recipe.budgets) == [f"{round(100 * point / 65.7)}%" for point in (48, 46, 38)]
+    assert (recipe.rules, recipe.batch_size) == (lm.Rules.paper(), 128)
+    assert (recipe.data.task, recipe.data.held_out, recipe.data.augment) == ("diffusion", 500, "flip")
+    assert recipe.data.noise.schedule().fingerprint() == NoiseSchedule.from_betas(1000, 1e-4, 0.02).fingerprint()
+    short, tuning = recipe.importance, recipe.finetune
+    assert (short.optimizer, short.lr, short.epochs, short.subset, short.batch_size) == ("adam", 2e-4, 50, 500, 256)
+    assert (tuning.optimizer, tuning.lr, tuning.steps, tuning.batch_size) == ("adam", 4e-4, 100_000, 128)
+    assert (tuning.clip_norm, tuning.ema, tuning.schedule, tuning.weight_decay) == (1.0, 0.9999, "constant", 0)
 
 
 # -- what can be written

@@ -175,7 +175,8 @@ def _from_diffusers(name: str) -> tuple[nn.Module, Any]:
         raise ModelError(f"'{config_file}' names no diffusers model class under '_class_name'")
     try:
         if path.is_dir() and (path / "diffusion_pytorch_model.safetensors").is_file():
-            model = kind.from_pretrained(path, use_safetensors=True, local_files_only=True)
+            # Without the last argument it advises on stderr to install another package.
+            model = kind.from_pretrained(path, use_safetensors=True, local_files_only=True, low_cpu_mem_usage=False)
         else:
             model = kind.from_config(config)
     except Exception as error:
