@@ -85,6 +85,14 @@ class WorkRecord(Record):
     follow: tuple[str, ...]
 
 
+class RejectionRecord(Record):
+    """A range of layers that follow each other and yet do not merge, and why."""
+
+    start: int
+    end: int
+    reason: str
+
+
 class PlanRecord(Record):
     """plan.json: what the network was, and what was on the menu; enough to trace it again."""
 
@@ -96,6 +104,7 @@ class PlanRecord(Record):
     candidates: tuple[CandidateRecord, ...]
     method: str = "layermerge"
     rules: Rules = Rules()
+    rejections: tuple[RejectionRecord, ...] = ()
     works: dict[str, WorkRecord | None] = {}
     """By candidate key: all that a device needs to measure the latency table."""
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from layermerge.artifacts import (
     PlanRecord,
+    RejectionRecord,
     example_inputs,
     plan_of,
     plan_record,
@@ -42,7 +43,13 @@ def write_plan(directory: Path, trace: Trace, plan: Plan, *, with_weights: bool 
     """Writes the plan and the untouched network, norms folded; its weights are random numbers unless asked for."""
     works = {key: None if work is None else work_record(work) for key, work in works_of(trace, plan).items()}
     record = plan_record(trace.structure, trace.inputs, plan.candidates)
-    record = record.model_copy(update={"method": plan.method, "rules": plan.rules, "works": works})
+    rejections = tuple(
+        RejectionRecord(start=one.start, end=one.end, reason=one.reason)
+        for one in plan.rejections
+        if not one.topological
+    )
+    facts = {"method": plan.method, "rules": plan.rules, "works": works, "rejections": rejections}
+    record = record.model_copy(update=facts)
     served = for_serving(merge(rewrite(trace, [])))
     if not with_weights:
         _forget_weights(served)

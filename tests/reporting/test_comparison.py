@@ -71,7 +71,7 @@ def test_the_table_field_by_field() -> None:
     )
     accuracy, cost = tables(text)
     assert accuracy == [
-        ["method", "budget", "measured ms", "predicted", "speed-up", "accuracy", "95 % interval", "convs"],
+        ["method", "budget", "measured ms", "predicted", "speed-up", "accuracy (%)", "95 % interval", "convs"],
         ["original", "100%", "20.000", "-", "1.00x", "91.00", "89.00 - 92.00", "36"],
         ["layermerge", "60%", "11.765", "11.500", "1.70x", "89.12", "87.12 - 90.12", "20"],
         ["channels", "60%", "8.000", "-", "2.50x", "85.00", "-", "20"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from layermerge.cli import doctor as _doctor  # noqa: F401
+from layermerge.cli import reports as _reports  # noqa: F401
 from layermerge.cli import runs as _runs  # noqa: F401
 from layermerge.cli import samples as _samples  # noqa: F401
 from layermerge.cli import stages as _stages  # noqa: F401

@@ -1,0 +1,154 @@
+"""The verb that looks at the machine: doctor."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module, metadata
+from typing import Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from layermerge import __version__
+from layermerge.cli.app import JsonOption, app, console, print_json
+
+EXTRAS = {
+    "models": {"timm": "1.0.20", "torchvision": "0.28", "diffusers": "0.36", "huggingface_hub": "1.0", "pillow": "10"},
+    "export": {"onnx": "1.18", "onnxscript": "0.5", "onnxruntime": "1.22", "openvino": "2025.4", "packaging": "0"},
+    "baselines": {"torch-pruning": "1.6.1"},
+    "plots": {"matplotlib": "3.8"},
+    "ray": {"ray": "2.50"},
+    "tensorboard": {"tensorboard": "2.18"},
+    "quality": {"torchmetrics": "1.6", "pillow": "10"},
+}
+"""Optional packages and the versions they need, as in pyproject.toml; what pip noted at installation may be older."""
+
+_Line = tuple[str, str, str]
+"""A mark, what it is about, and what is said of it."""
+_STYLES = {"ok": "green", "!": "yellow", "-": "dim", "": "bold"}
+
+
+@app.command()
+def doctor(as_json: JsonOption = False) -> None:
+    """Show what is installed, which runtimes work here, and how steady the clock is. Takes about ten seconds.
+
+    Example: layermerge doctor
+    """
+    facts: dict[str, Any] = {
+        "layermerge": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "torch": _torch(),
+        "packages": _packages(),
+    }
+    usable = facts["torch"]["problem"] is None
+    if usable:
+        if sys.stderr.isatty():
+            print("trying runtimes and the clock ...", file=sys.stderr)
+        facts |= _tried()
+    if as_json:
+        print_json(facts)
+    else:
+        _show(facts)
+    if not usable:
+        raise typer.Exit(1)
+
+
+def _torch() -> dict[str, str | None]:
+    """Its version, and what keeps it from computing."""
+    try:
+        torch = import_module("torch")
+    except Exception as error:  # a broken installation raises OSError, RuntimeError and others
+        return {"version": None, "problem": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"}
+    return {"version": str(torch.__version__), "problem": None}
+
+
+def _packages() -> dict[str, dict[str, dict[str, Any]]]:
+    """By extra and name: which version is there, and whether it is new enough."""
+
+    def look(name: str, needed: str) -> dict[str, Any]:
+        try:
+            found = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            return {"installed": None, "needed": needed, "fine": False}
+        return {"installed": found, "needed": needed, "fine": _numbers(found) >= _numbers(needed)}
+
+    return {extra: {name: look(name, needed) for name, needed in names.items()} for extra, names in EXTRAS.items()}
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3]]
+
+
+def _tried() -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from layermerge.cli import checkup
+
+    trials = checkup.try_runtimes()  # first: it needs a process that has not computed yet
+    noise = checkup.clock_noise()
+    return {
+        "runtimes": [asdict(trial) for trial in trials],
+        "processors": asdict(checkup.processors()),
+        "clock": {**asdict(noise), "spread": noise.spread, "verdict": noise.verdict},
+    }
+
+
+def _show(facts: dict[str, Any]) -> None:
+    table = Table.grid(padding=(0, 2))
+    for mark, name, text in _lines(facts):
+        table.add_row(Text(mark, style=_STYLES[mark]), Text(name, style=_STYLES[""] if not mark else ""), Text(text))
+    console().print(table)
+
+
+def _lines(facts: dict[str, Any]) -> Iterator[_Line]:
+    yield "ok", "layermerge", facts["layermerge"]
+    yield "ok", "python", f"{facts['python']} on {facts['platform']}"
+    torch = facts["torch"]
+    if torch["problem"] is None:
+        yield "ok", "torch", torch["version"]
+    else:
+        yield "!", "torch", f"cannot be used: {torch['problem']}; install it anew, see https://pytorch.org"
+    yield "", "packages", "optional"
+    for extra, packages in facts["packages"].items():
+        yield _package_line(extra, packages)
+    if torch["problem"] is None:
+        yield from _tried_lines(facts)
+
+
+def _package_line(extra: str, packages: dict[str, dict[str, Any]]) -> _Line:
+    texts = []
+    for name, found in packages.items():
+        if found["installed"] is None:
+            texts.append(f"{name} is missing")
+        elif found["fine"]:
+            texts.append(f"{name} {found['installed']}")
+        else:
+            texts.append(f"{name} {found['installed']} is older than {found['needed']}")
+    fine = all(found["fine"] for found in packages.values())
+    advice = "" if fine else f"; try: pip install 'layermerge[{extra}]'"
+    return "ok" if fine else "-", extra, f"{', '.join(texts)}{advice}"
+
+
+def _tried_lines(facts: dict[str, Any]) -> Iterator[_Line]:
+    yield "", "runtimes", "each built and ran a small network, or says why not"
+    for trial in facts["runtimes"]:
+        mark = {True: "ok", None: "!", False: "-"}[trial["works"]]
+        yield mark, trial["runtime"], trial["version"] if trial["works"] else trial["reason"]
+    yield "", "machine", ""
+    found, clock = facts["processors"], facts["clock"]
+    load = "" if found["load"] is None else f", load {found['load']:.1f}"
+    yield "ok", "cpu", f"{found['usable_cpus']} of {found['cpus']} usable, torch takes {found['torch_threads']}{load}"
+    yield "ok" if found["omp_wait_policy"] else "-", "OMP_WAIT_POLICY", found["omp_wait_policy"] or "not set"
+    yield "ok" if found["gpus"] else "-", "gpu", ", ".join(found["gpus"]) or "none that torch sees"
+    scatter = (
+        f"{clock['passes']} passes of {clock['median_ms']:.2f} ms, four in five within {clock['p10_ms']:.2f} to "
+        f"{clock['p90_ms']:.2f} ms ({clock['spread']:.0%})"
+    )
+    yield "ok" if clock["verdict"] == "steady" else "!", "clock", f"{clock['verdict']}; {scatter}"
+    for hint in found["hints"]:
+        yield "!", "hint", hint

@@ -1,0 +1,66 @@
+"""Page: `report.html`, one file that needs no network, no server and no other file.
+
+In: run directories. Out: a page made of the files in `page/` and the runs' facts as JSON.
+Guarantees: names from the runs reach the page only as JSON data, which cannot end its script element; the file is written
+whole or not at all.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from layermerge import __version__
+from layermerge.artifacts import text_writer, write_files
+from layermerge.errors import ArtifactError
+from layermerge.reporting.fact_records import RunFacts
+from layermerge.reporting.facts import gather
+
+REPORT = "report.html"
+_SCRIPTS = ("drawing.js", "choices.js", "diagram.js", "sections.js", "page.js")
+_PLACE = re.compile(r"\{\{(\w+)\}\}")
+
+
+def write_report(run_dirs: Sequence[str | Path], path: str | Path) -> Path:
+    """Writes the report of one run, or of several to be compared."""
+    if not run_dirs:
+        raise ArtifactError("a report needs at least one run directory")
+    return write_page([gather(run_dir) for run_dir in run_dirs], path)
+
+
+def write_page(runs: Sequence[RunFacts], path: str | Path) -> Path:
+    """Writes the page of facts that were gathered already."""
+    target = Path(path)
+    names = Counter(run.name for run in runs)
+    told_apart = [run.model_copy(update={"name": run.directory}) if names[run.name] > 1 else run for run in runs]
+    write_files({target: text_writer(page_text(told_apart))})
+    return target
+
+
+def page_text(runs: Sequence[RunFacts]) -> str:
+    """The page as text."""
+    parts = {
+        "title": html.escape(f"{', '.join(run.name for run in runs)} · layermerge report"),
+        "style": _file("page.css"),
+        "script": "\n".join(map(_file, _SCRIPTS)),
+        "data": _island(runs),
+        "version": html.escape(__version__),
+    }
+    # In one pass: what is filled in is never searched for further places.
+    return _PLACE.sub(lambda place: parts[place[1]], _file("report.html"))
+
+
+def _island(runs: Sequence[RunFacts]) -> str:
+    """JSON that may stand in a script element: no `<` that could end it, no number that JSON does not have."""
+    document = [json.loads(run.model_dump_json()) for run in runs]
+    text = json.dumps(document, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _file(name: str) -> str:
+    return (resources.files("layermerge.reporting") / "page" / name).read_text(encoding="utf-8")

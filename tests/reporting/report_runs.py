@@ -1,0 +1,161 @@
+"""Runs to report on: a tiny one that really ran, and facts made by hand, as large and as nasty as wanted."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import tiny_runs
+from layermerge.pipeline import compare
+from layermerge.reporting.fact_records import (
+    CandidateFacts,
+    ChoiceFacts,
+    CostFacts,
+    CurveFacts,
+    LayerFacts,
+    MethodFacts,
+    PointFacts,
+    ReasonFacts,
+    RunFacts,
+)
+from layermerge.results import CostRecord, Report, RoundRecord, ScoreRecord
+
+ORIGINAL = ScoreRecord(name="accuracy", value=0.9, count=1000, low=0.88, high=0.917)
+NASTY = "</script><img src=x onerror=alert(1)>"
+
+
+@cache
+def finished_run() -> Path:
+    """The directory of a comparison of three methods, made once in a process; copy it before changing it."""
+    made = tempfile.mkdtemp(prefix="report-run-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    directory = Path(made) / "tiny"
+    with tiny_runs.priced_runtimes():
+        compare(
+            tiny_runs.network(),
+            tiny_runs.task(),
+            methods=["layermerge", "depth", "layeronly"],
+            budgets=["85%"],
+            run_dir=directory,
+            settings=tiny_runs.settings(),
+        )
+    return directory
+
+
+def report(
+    method: str = "layermerge", budget: str = "60%", measured_ms: float = 11.5, value: float = 0.89, **more: Any
+) -> Report:
+    facts: dict[str, Any] = {
+        "stamp": "s",
+        "method": method,
+        "budget": budget,
+        "label": "plain",
+        "runtime": "onnxruntime",
+        "threads": 2,
+        "batch_size": 4,
+        "original_ms": 20.0,
+        "budget_ms": 12.0,
+        "predicted_ms": 11.0,
+        "measured_ms": measured_ms,
+        "original_score": ORIGINAL,
+        "score": ScoreRecord(name="accuracy", value=value, count=1000, low=value - 0.02, high=value + 0.01),
+        "held_out": 0.5,
+        "convs_before": 36,
+        "convs_after": 20,
+        "epochs": 3.0,
+    }
+    return Report(**facts | more)
+
+
+def made_up(layers: int = 12, *, name: str = "made-up", layer: str = "block{}.conv", **more: Any) -> RunFacts:
+    """A run of so many layers: `layermerge` drops or merges two layers after the other, `layeronly` drops them."""
+    singles = [_candidate(place, place + 1, (place,)) for place in range(layers)]
+    gone = [_candidate(place, place + 1, ()) for place in range(layers)]
+    pairs = [_candidate(place, place + 2, (place, place + 1)) for place in range(layers - 1)]
+    methods = tuple(_method(method, layers) for method in ("layermerge", "layeronly"))
+    facts: dict[str, Any] = {
+        "name": name,
+        "directory": f"runs/{name}",
+        "method": "layermerge",
+        "inputs": ((3, 32, 32),),
+        "layers": tuple(_layer(place, layer.format(place)) for place in range(layers)),
+        "candidates": (*singles, *gone, *pairs),
+        "original_ms": 20.0,
+        "fixed_ms": 2.0,
+        "scale": 1.0,
+        "original_score": ORIGINAL,
+        "latency_setting": {"runtime": "onnxruntime", "version": "1.2", "threads": 1, "batch": 1},
+        "importance_setting": {"recipe.steps": 10},
+        "methods": methods,
+        "results": (report("original", "100%", 20.0, 0.91, budget_ms=20.0), report(), report("layeronly", value=0.8)),
+        "headline": 1,
+        "curves": tuple(_curve(method) for method in ("layermerge", "layeronly")),
+        "costs": (CostFacts(method="layermerge", cost=CostRecord(entries=9, scored=5, importance_seconds=300.0)),),
+        "reasons": (
+            ReasonFacts(kind="rule", reason="a pooling lies between", count=7, examples=("a to b",)),
+            ReasonFacts(kind="slow", reason="unmerged it is faster", count=3, examples=("c to d",)),
+        ),
+        "missing": (),
+    }
+    return RunFacts(**facts | more)
+
+
+def _layer(place: int, name: str) -> LayerFacts:
+    size = 32 >> (place // 40)
+    return LayerFacts(
+        name=name,
+        kernel=((3, 3), (1, 1), (5, 5), (3, 1))[place % 4],
+        stride=(2, 2) if place and place % 40 == 0 else (1, 1),
+        groups=16 if place % 3 == 2 else 1,
+        input_shape=(16, size, size),
+        output_shape=(16, size, size),
+        removable=place > 0,
+        fixed=False,
+        latency_ms=0.1 + 0.02 * (place % 7),
+    )
+
+
+def _candidate(start: int, end: int, kept: tuple[int, ...]) -> CandidateFacts:
+    size = 1 + 2 * len(kept)
+    kernel, groups = ((size, size), 1) if kept else (None, None)
+    key = f"{start}-{end}:{size if kept else 'identity'}"
+    latency_ms = 0.1 * size if kept else 0.0
+    return CandidateFacts(
+        key=key, start=start, end=end, kept=kept, kernel=kernel, groups=groups, latency_ms=latency_ms, change=-0.01
+    )
+
+
+def _method(method: str, layers: int) -> MethodFacts:
+    """Point by point, two layers fewer are treated; the last point is the untouched network."""
+    points = []
+    for treated in range(layers - layers % 2, -1, -2):
+        if method == "layermerge":
+            front = [2 * layers + place for place in range(0, treated, 2)]
+        else:
+            front = [layers + place for place in range(treated)]
+        latency_ms = 20.0 - 12.0 * treated / layers
+        chain = (*front, *range(treated, layers))
+        points.append(PointFacts(latency_ms=latency_ms, importance=float(layers - treated / 3), candidates=chain))
+    choice = ChoiceFacts(
+        budget="60%",
+        budget_ms=12.0,
+        predicted_ms=11.0,
+        measured_ms=11.6,
+        importance=points[1].importance,
+        rounds=(RoundRecord(predicted_ms=12.0, measured_ms=12.7), RoundRecord(predicted_ms=11.0, measured_ms=11.6)),
+        candidates=points[1].candidates,
+    )
+    return MethodFacts(
+        method=method, objective="exp", entries=9, points=len(points), frontier=tuple(points), choices=(choice,)
+    )
+
+
+def _curve(method: str) -> CurveFacts:
+    scores = (0.2, 0.6, None, 0.88)
+    return CurveFacts(
+        method=method, budget="60%", label="plain", epochs=(0.0, 1.0, 2.0, 3.0), scores=scores, seconds=95.0
+    )
