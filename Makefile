@@ -5,7 +5,7 @@ BIN := .venv/bin
 TEST := $(BIN)/pytest -n 2 --dist loadfile
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: install demo test check sweep clean
+.PHONY: install demo test check sweep docs clean
 
 install: .venv/installed
 
@@ -33,6 +33,9 @@ check: install
 
 sweep: install
 	$(BIN)/pytest -m slow -s --durations=0
+
+docs: install
+	$(BIN)/python scripts/make_api_reference.py
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -53,6 +53,7 @@ class Bench:
     """The run, and how its networks are sampled and judged."""
 
     run: Run
+    methods: tuple[str, ...]
     budgets: tuple[str, ...]
     extractor: Path
     reference: Path | str
@@ -74,9 +75,12 @@ class Bench:
 
 def networks(bench: Bench) -> None:
     """Every method at every budget, then channel pruning alone and followed by each; equal fine-tuning for all."""
-    run_control(bench.run)
+    if CONTROL in bench.methods:
+        run_control(bench.run)
     wanted = [(method, budget) for budget in bench.budgets for method in METHODS]
     for method, budget in [*wanted, *((method, bench.budgets[-1]) for method in ON_PRUNED)]:
+        if method not in bench.methods:
+            continue
         try:
             print(run_method(bench.run, method, budget).report, flush=True)
         except LayerMergeError as error:
@@ -208,6 +212,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--method", action="append", help="only this one, or original; repeatable")
     parser.add_argument(
         "--part", action="append", choices=PARTS, help="only this; repeatable. frechet only when asked for"
     )
@@ -219,7 +224,8 @@ def main() -> None:
     run = Run(model, recipe.data.open(model), given.run_dir, recipe.settings)
     out = ROOT / "benchmarks" / "results" / "small_unet"
     out.mkdir(parents=True, exist_ok=True)
-    bench = Bench(run, recipe.budgets, given.extractor, given.data, given.count, given.steps, out)
+    methods = tuple(given.method or (CONTROL, *METHODS, *ON_PRUNED))
+    bench = Bench(run, methods, recipe.budgets, given.extractor, given.data, given.count, given.steps, out)
     for name in given.part or ["networks", "samples", "figures"]:
         print(f"-- {name}: {PARTS[name].__doc__}", flush=True)
         PARTS[name](bench)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import layermerge as lm
 from layermerge.recipes import DataRecipe, RecipeError, RunRecipe, Settings, read_recipe
@@ -46,10 +47,8 @@ def test_there_are_recipes() -> None:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_a_shipped_recipe_is_valid_and_comes_back_from_what_a_run_notes(path: Path, tmp_path: Path) -> None:
-    import yaml
-
     recipe = read_recipe(path)
-    kept = yaml.safe_dump(recipe.model_dump(mode="json", exclude_defaults=True))
+    kept = yaml.safe_dump(recipe.model_dump(mode="json", exclude_unset=True))
     assert read_recipe(written(tmp_path, kept)) == recipe
     assert recipe.settings == Settings.model_validate({name: getattr(recipe, name) for name in Settings.model_fields})
 
@@ -116,6 +115,22 @@ def test_the_least_recipe_and_its_short_form(tmp_path: Path) -> None:
     assert recipe.budgets == ("60%",)
 
 
+def test_naming_one_key_of_a_part_leaves_the_others(tmp_path: Path) -> None:
+    few = read_recipe(written(tmp_path, LEAST), {"importance.steps": 7})
+    assert few.importance == Recipe(steps=7, batch_size=64, lr=0.01)
+    assert read_recipe(written(tmp_path, LEAST), {"importance.lr": 0.5}).importance == Recipe(
+        steps=100, batch_size=64, lr=0.5
+    )
+    longer = read_recipe(written(tmp_path, LEAST + "importance: {epochs: 2}\n"))
+    assert longer.importance == Recipe(epochs=2, batch_size=64, lr=0.01)
+    assert read_recipe(written(tmp_path, LEAST), {"finetune.lr": 0.5}).finetune == Recipe(epochs=10, lr=0.5)
+    assert read_recipe(written(tmp_path, LEAST), {"finetune.steps": 5}).finetune == Recipe(steps=5)
+    # What a run notes brings back the same, also where a key says what every recipe says by default.
+    large = read_recipe(written(tmp_path, LEAST), {"importance.batch_size": Recipe(steps=1).batch_size})
+    kept = yaml.safe_dump(large.model_dump(mode="json", exclude_unset=True))
+    assert read_recipe(written(tmp_path, kept)) == large
+
+
 def test_names_and_parts_stand_for_rules_and_statistics(tmp_path: Path) -> None:
     assert read_recipe(written(tmp_path, LEAST + "rules: ours\n")).rules == lm.Rules()
     assert read_recipe(written(tmp_path, LEAST + "rules: paper\n")).rules == lm.Rules.paper()
@@ -132,7 +147,7 @@ def test_changes_go_before_the_file_and_reach_parts(tmp_path: Path) -> None:
     recipe = read_recipe(path, changes)
     assert recipe.finetune == Recipe(epochs=3, lr=0.01)
     assert recipe.data == DataRecipe(source="cifar10:somewhere", pad=2)
-    assert recipe.importance == Recipe(steps=7)
+    assert recipe.importance == Recipe(steps=7, batch_size=64, lr=0.01)
     assert (recipe.runtime, recipe.budgets) == ("openvino", ("2x",))
 
 
@@ -210,7 +225,7 @@ def test_settings_make_their_executor(given: dict[str, Any], expected: Any) -> N
         ),
         ("model: a:b\ndata: {source: x, normalise: {mean: [1], std: [0]}}\n", "must be one number per channel"),
         (LEAST + "finetune: {epochs: 1, steps: 2}\n", "finetune: give either epochs or steps"),
-        (LEAST + "importance: {lr: 0.1}\n", "importance: give either epochs or steps"),
+        (LEAST + "importance: {epochs: 1, steps: 2}\n", "importance: give either epochs or steps"),
         (LEAST + "finetune: {epochs: 1, momentum: 0}\n", "finetune: nesterov needs momentum; set nesterov: false"),
         ("model: [\n", "is no YAML: "),
         ("model: !!python/object/apply:os.system [ls]\n", "is no YAML: "),

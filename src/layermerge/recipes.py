@@ -55,6 +55,24 @@ def _readable_budget(value: str) -> str:
     return value
 
 
+IMPORTANCE = Recipe(steps=100, batch_size=64, lr=0.01)
+FINETUNE = Recipe(epochs=10)
+
+
+def _changes(default: Recipe) -> BeforeValidator:
+    """What a part leaves open is as by default, so that naming one key does not change the others."""
+
+    def filled(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        known = default.model_dump(exclude_unset=True)
+        if value.keys() & {"epochs", "steps"}:  # either says how long
+            known = {key: stated for key, stated in known.items() if key not in ("epochs", "steps")}
+        return known | value
+
+    return BeforeValidator(filled)
+
+
 Budget = Annotated[str, BeforeValidator(lambda value: _readable_budget(str(value)))]
 
 
@@ -69,8 +87,8 @@ class Settings(Record):
     runtime_dtype: str = "float32"
     batch_size: int = Field(default=1, ge=1)
     """The batch whose latency is measured."""
-    importance: Recipe = Recipe(steps=100, batch_size=64, lr=0.01)
-    finetune: Recipe = Recipe(epochs=10)
+    importance: Annotated[Recipe, _changes(IMPORTANCE)] = IMPORTANCE
+    finetune: Annotated[Recipe, _changes(FINETUNE)] = FINETUNE
     device: str = "cpu"
     """Where networks are trained: cpu, cuda or auto. Latency is measured where the runtime runs."""
     objective: Objective = "exp"

@@ -1,0 +1,239 @@
+"""What docs/ shows is true: python blocks run, commands parse, examples of files are read as those files.
+
+The conventions: every ```python block runs, the blocks of a page one after the other in one namespace and one directory;
+a block that begins with `# NAME.py` is also that file. `<!-- test: long = short, ... -->` right above a block replaces text, so
+that tests train a step where a reader trains epochs. Latency is priced, not measured (see `tiny_runs`). Lines that call
+`layermerge` in any other block are parsed by the program's own parser; nothing of them is run. What cannot run is ```text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+import yaml
+from safetensors.torch import save_file
+
+import layermerge.cli  # noqa: F401, so that every verb is known
+from layermerge.artifacts import PlanRecord, Record, SolutionRecord
+from layermerge.cli.app import app
+from layermerge.models import import_torchvision
+from layermerge.planning.plan import plan
+from layermerge.recipes import RunRecipe
+from layermerge.results import ChoiceRecord, Report
+from layermerge.run_dir import write_plan
+from layermerge.runtimes.registry import RUNTIMES
+from layermerge.solving.frontier import FrontierRecord
+from layermerge.stages import OriginalRecord
+from layermerge.tables.latency import measure_latency
+from layermerge.tables.table import Row, Table
+from layermerge.tracing.trace import trace
+from layermerge.tuning.recovery import Row as RecoveryRow
+from tiny_runs import Priced, PricedModules, network, task
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+FENCE = re.compile(
+    r"^(?:<!-- test: (?P<swaps>.*?) -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+)
+Namespace = dict[str, Any]
+
+
+def blocks(page: Path, *kinds: str) -> Iterator[tuple[str, str]]:
+    """(replacements, text) of every block of these kinds; of all other than python where none is named."""
+    for found in FENCE.finditer(page.read_text(encoding="utf-8")):
+        if found["kind"] in kinds if kinds else found["kind"] != "python":
+            yield found["swaps"] or "", found["text"]
+
+
+# -- python
+
+PAGES = [page for page in DOCS if any(blocks(page, "python"))]
+
+
+def _photos(place: Path) -> Namespace:
+    """The image folder and the weights that the quick start has."""
+    from PIL import Image
+
+    import_torchvision()  # before timm, where its wheel does not fit the installed torch
+    import timm
+
+    generator = np.random.default_rng(0)
+    for part, name, number in product(("train", "val"), ("cat", "dog"), range(6)):
+        folder = place / "photos" / part / name
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(0, 255, (40, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    save_file(timm.create_model("test_resnet", num_classes=2).state_dict(), place / "pets.safetensors")
+    return {}
+
+
+def _phone(place: Path) -> Namespace:
+    """A network, a task, and a latency table that came back from a device of another kind."""
+    model, own = network(), task()
+    traced = trace(model, own.example_inputs())
+    menu = plan(traced)
+    table = place / "runs" / "phone" / "latency.jsonl"
+    write_plan(table.parent, traced, menu)
+    measure_latency(menu, trace=traced, runtime="onnxruntime", path=table)
+    provenance, *rows = table.read_text(encoding="utf-8").splitlines(keepends=True)
+    document = json.loads(provenance)
+    document["provenance"]["processor"] = "another"
+    table.write_text(json.dumps(document) + "\n" + "".join(rows), encoding="utf-8")
+    return {"model": model, "task": own}
+
+
+GIVEN: dict[str, Callable[[Path], Namespace]] = {"quickstart.md": _photos, "devices.md": _phone}
+LEFT = {
+    "quickstart.md": ["runs/pets/layermerge/90pct/plain/model.onnx", "runs/own/model.onnx", "runs/own/solution.json"],
+    "devices.md": ["runs/phone/importance.jsonl", "runs/phone/model.onnx"],
+    "diffusion.md": ["runs/unet/layermerge/80pct/plain/solution.json"],
+}
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(RUNTIMES, "onnxruntime", Priced)
+    monkeypatch.setitem(RUNTIMES, "torch", PricedModules)
+    # original.onnx takes seconds to write and nothing reads it where latency is priced.
+    monkeypatch.setattr("layermerge.run_dir.write_onnx", lambda _module, path, _inputs: path.touch())
+    prepare = GIVEN.get(page.name)
+    namespace: Namespace = {"__name__": "__main__"} | (prepare(tmp_path) if prepare else {})
+    for swaps, text in blocks(page, "python"):
+        code = _swapped(text, swaps)
+        if file := re.match(r"# (\w+\.py)\n", code):
+            (tmp_path / file[1]).write_text(code, encoding="utf-8")
+            monkeypatch.delitem(sys.modules, file[1].removesuffix(".py"), raising=False)
+        exec(compile(code, page.name, "exec"), namespace)
+    for name in LEFT.get(page.name, []):
+        assert (tmp_path / name).is_file()
+
+
+def _swapped(text: str, swaps: str) -> str:
+    for swap in filter(None, swaps.split(", ")):
+        long, short = swap.split(" = ")
+        assert long in text, f"the block has no '{long}' to replace"
+        text = text.replace(long, short)
+    return text
+
+
+# -- commands
+
+PROGRAM: Any = typer.main.get_command(app)
+COMING = {"demo", "report", "doctor"}
+"""Verbs that pages may show before they are there."""
+START = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:layermerge|torchrun .*?-m layermerge) ")
+
+
+def _commands(page: Path) -> Iterator[str]:
+    for _, text in blocks(page):
+        for line in text.replace("\\\n", " ").splitlines():
+            if START.match(line):
+                yield START.sub("", line)
+
+
+COMMANDS = [(page, command) for page in [*DOCS, ROOT / "README.md"] for command in _commands(page)]
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS, ids=[f"{page.name}: {text[:50]}" for page, text in COMMANDS])
+def test_commands_are_understood(page: Path, command: str) -> None:
+    verb, *arguments = shlex.split(command, comments=True)
+    if verb in COMING - set(PROGRAM.commands):
+        pytest.skip(f"{page.name} shows {verb}, which is not there yet")
+    PROGRAM.commands[verb].make_context(verb, arguments)  # parses and checks; runs nothing
+
+
+@pytest.mark.parametrize("page", [*DOCS, ROOT / "README.md"], ids=lambda page: page.name)
+def test_commands_in_sentences_have_real_options(page: Path) -> None:
+    prose = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for verb, rest in re.findall(r"`(?:[^`]*-m )?layermerge ([a-z]+)([^`]*)`", prose):
+        if verb in COMING - set(PROGRAM.commands):
+            continue
+        known = {option for parameter in PROGRAM.commands[verb].params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", rest)) <= known
+
+
+# -- examples of files
+
+KINDS: dict[str, type[Any]] = {
+    "plan.json": PlanRecord,
+    "frontier.json": FrontierRecord,
+    "original.json": OriginalRecord,
+    "choice.json": ChoiceRecord,
+    "solution.json": SolutionRecord,
+    "result.json": Report,
+}
+
+
+def _examples() -> Iterator[tuple[str, str, str]]:
+    """(heading, kind of block, text) of the page on file formats."""
+    page = (ROOT / "docs" / "file_formats.md").read_text(encoding="utf-8")
+    for section in page.split("\n## ")[1:]:
+        for found in FENCE.finditer(section):
+            yield section.partition("\n")[0], found["kind"], found["text"]
+
+
+def test_every_kind_of_json_file_has_an_example_that_is_one() -> None:
+    shown = {heading.split(" ")[0]: text for heading, kind, text in _examples() if kind == "json"}
+    assert shown.keys() == KINDS.keys()
+    for name, text in shown.items():
+        KINDS[name].model_validate_json(text)
+
+
+def test_examples_of_tables_are_tables(tmp_path: Path) -> None:
+    tables = [(heading, text) for heading, kind, text in _examples() if kind == "jsonl"]
+    assert len(tables) == 3
+    for heading, text in tables:
+        if heading.startswith("latency"):
+            (tmp_path / "table.jsonl").write_text(text, encoding="utf-8")
+            assert all(isinstance(row, Row) for row in Table.read(tmp_path / "table.jsonl").rows.values())
+        else:
+            assert [RecoveryRow.model_validate_json(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("page", [page for page in DOCS if any(blocks(page, "yaml"))], ids=lambda page: page.name)
+def test_yaml_blocks_are_recipes(page: Path) -> None:
+    for _, text in blocks(page, "yaml"):
+        assert isinstance(RunRecipe.model_validate(yaml.safe_load(text)), Record)
+
+
+# -- pictures
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs" / "pictures").glob("*.svg")), ids=lambda path: path.name)
+def test_pictures_are_shown_and_fit_both_colour_schemes(picture: Path) -> None:
+    text = picture.read_text(encoding="utf-8")
+    assert "prefers-color-scheme: dark" in text
+    assert 'role="img"' in text
+    assert any(f"](pictures/{picture.name})" in page.read_text(encoding="utf-8") for page in DOCS)
+
+
+# -- places within pages
+
+PLACES = [
+    (page, link, anchor)
+    for page in DOCS
+    for link, anchor in re.findall(r"\]\((?!http)([^)#]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
+]
+
+
+@pytest.mark.parametrize(("page", "link", "anchor"), PLACES)
+def test_links_lead_to_headings(page: Path, link: str, anchor: str) -> None:
+    text = (page.parent / link if link else page).read_text(encoding="utf-8")
+    slugs: list[str] = []
+    for heading in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        slugs.append(f"{slug}-{slugs.count(slug)}" if slug in slugs else slug)
+    assert anchor in slugs
