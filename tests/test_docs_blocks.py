@@ -132,7 +132,7 @@ def _swapped(text: str, swaps: str) -> str:
 # -- commands
 
 PROGRAM: Any = typer.main.get_command(app)
-COMING = {"demo", "report", "doctor"}
+COMING = {"demo"}
 """Verbs that pages may show before they are there."""
 START = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:layermerge|torchrun .*?-m layermerge) ")
 

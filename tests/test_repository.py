@@ -23,7 +23,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Each stage may import those above it and its own line; a new top-level module must be given its place here.
 ORDER = (
-    {"errors"},
+    {"errors", "progress"},
     {"conv", "models"},
     {"tracing"},
     {"planning"},
@@ -148,7 +148,16 @@ def test_no_architecture_is_known_by_name(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["conv", "tracing.trace", "planning.plan", "surgery.fold", "surgery.rewrite", "surgery.merge", "sampling.ddim"],
+    [
+        "conv",
+        "tracing.trace",
+        "planning.plan",
+        "surgery.fold",
+        "surgery.rewrite",
+        "surgery.merge",
+        "sampling.ddim",
+        "progress",
+    ],
 )
 def test_docstring_examples_run(name: str) -> None:
     module = import_module(f"layermerge.{name}")

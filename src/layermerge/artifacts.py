@@ -288,7 +288,9 @@ def write_files(contents: dict[Path, Callable[[Path], None]]) -> None:
         for temporary, path in ready:
             temporary.replace(path)
     except OSError as error:
-        raise ArtifactError(f"cannot write {', '.join(map(str, contents))}: {error.strerror or error}") from error
+        a_file = isinstance(error, (FileExistsError, NotADirectoryError))
+        reason = "there is a file where a directory should be" if a_file else error.strerror or error
+        raise ArtifactError(f"cannot write {', '.join(map(str, contents))}: {reason}") from error
     finally:
         for temporary, _ in ready:
             temporary.unlink(missing_ok=True)

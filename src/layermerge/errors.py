@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+
+_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+
+
+def machine_failed(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is the machine's: a full disk, say, which no other input would empty."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _MACHINE:
+            return True
+        error = error.__cause__
+    return False
+
 
 class LayerMergeError(Exception):
     """Base of every error that a user's input can cause; the command line prints it and exits with 2."""

@@ -75,7 +75,7 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Open]:
 
 
 def text_of(page: Page, selector: str) -> str:
-    return page.inner_text(selector)
+    return str(page.inner_text(selector))
 
 
 def fits(page: Page) -> bool:

@@ -18,7 +18,8 @@ import typer
 from rich.console import Console
 
 from layermerge import __version__
-from layermerge.errors import LayerMergeError
+from layermerge.cli.interrupts import how_to_go_on, ignore_further, orderly_interrupts
+from layermerge.errors import LayerMergeError, machine_failed
 
 app = typer.Typer(
     name="layermerge",
@@ -91,17 +92,64 @@ def _plain_warnings() -> Iterator[None]:
 def run() -> None:
     """Runs a command; every error is one line on stderr."""
     try:
-        with _plain_warnings():
-            app()
-    except LayerMergeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        with orderly_interrupts(), _plain_warnings():
+            code = app(standalone_mode=False)
+            sys.stdout.flush()  # here, where a full disk can still be reported
+        if code == _INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code or 0)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        ignore_further()
+        print(how_to_go_on(), file=sys.stderr)
         sys.exit(1)
+    except BrokenPipeError:
+        _forget_stdout()  # whoever read it, such as head, has enough
+        sys.exit(1)
+    except _UsageError as error:
+        _explain_usage(error)
+        sys.exit(2)
+    except LayerMergeError as error:
+        machine = machine_failed(error)
+        print(f"{'failed' if machine else 'error'}: {_one_line(error)}", file=sys.stderr)
+        sys.exit(1 if machine else 2)
     except Exception as error:
         if os.environ.get("LAYERMERGE_DEBUG"):
             raise
+        _forget_stdout()
+        if isinstance(error, OSError) and machine_failed(error):
+            where = f" for '{error.filename}'" if error.filename else ""
+            print(f"failed: {error.strerror}{where}; repair that, then run the same command again", file=sys.stderr)
+            sys.exit(1)
         line = (str(error).splitlines() or [""])[0]
         print(f"failed: {type(error).__name__}: {line} (LAYERMERGE_DEBUG=1 shows the traceback)", file=sys.stderr)
         sys.exit(1)
+
+
+_INTERRUPTED = 130
+"""What typer makes of a KeyboardInterrupt; no command returns it."""
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""Typer names it in no public place; it carries the context that the arguments were read in."""
+
+
+def _one_line(error: BaseException) -> str:
+    """Also where a user's own code or a library put several lines into the reason."""
+    return " ".join(str(error).split())
+
+
+def _explain_usage(error: Any) -> None:
+    """One line for wrong arguments; all of the help for none."""
+    context = error.ctx
+    if not sys.argv[1:]:
+        error.show()
+        return
+    hint = f"; see {context.command_path} --help" if context is not None else ""
+    message = " ".join(error.format_message().split()).removesuffix(".")
+    print(f"error: {message}{hint}", file=sys.stderr)
+
+
+def _forget_stdout() -> None:
+    """What could not be written there would fail once more when the process ends, with a traceback."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -83,6 +83,7 @@ def importance(
     run = _run(chosen, run_dir, chosen.method)
     menu = run.menu(chosen.method)
     cost = importance_cost(menu, run.importance(menu, run.latency(menu), part))
+    _note(chosen, run_dir)
     if as_json:
         print_json(dict(vars(cost)))
     else:
@@ -126,6 +127,8 @@ def finetune(
         if group.leads:
             save(place / UNMERGED, net)
             saved[share] = {"score": run.task.evaluate(net), "saved_to": str(place / UNMERGED)}
+    if group.leads:
+        _note(chosen, run_dir)
     if as_json and group.leads:
         print_json(saved)
     for share, facts in saved.items() if not as_json else ():
@@ -168,6 +171,7 @@ def compress(
         reports.append(result.report)
         if not as_json:
             print(f"{result.report}\n  {result.report.cost}\n  in {result.directory}")
+    _note(chosen, place)
     if as_json:
         print_json([report.model_dump(mode="json") for report in reports])
 
@@ -206,6 +210,7 @@ def compare(
     _require_known(methods)  # before hours are spent on the control
     found = compare_run(_run(chosen, place), methods, chosen.budgets)
     notes = [f"{miss.method} at {miss.budget}: {miss.reason}" for miss in found.missing]
+    _note(chosen, place)
     written = write_comparison(place, chosen.label, found.reports, found.directories, notes)
     if as_json:
         print_json([report.model_dump(mode="json") for report in found.reports])
@@ -260,13 +265,10 @@ def _require_known(methods: list[str]) -> None:
 
 
 def _run(chosen: RunRecipe, place: Path, menu: str = "layeronly") -> Run:
-    """Loads the network and the data, and notes the recipe in the run directory for verbs that follow.
+    """Loads the network and the data, and notes the recipe in a run directory that has none, for verbs that follow.
 
     Rules that fit no layer, and methods that have no menu where one is needed, are refused before anything is written.
     """
-    import yaml
-
-    from layermerge.artifacts import text_writer, write_files
     from layermerge.models import load_model, parse_shape
     from layermerge.planning.plan import plan
     from layermerge.stages import Run
@@ -274,6 +276,16 @@ def _run(chosen: RunRecipe, place: Path, menu: str = "layeronly") -> Run:
     loaded = load_model(chosen.model, chosen.weights, parse_shape(chosen.input) if chosen.input else None)
     run = Run(loaded.module, chosen.data.open(loaded.module), place, chosen.settings)
     plan(run.trace, chosen.rules, menu)
-    document = chosen.model_dump(mode="json", exclude_defaults=True)
-    write_files({place / RECIPE: text_writer(yaml.safe_dump(document, sort_keys=False))})
+    if _known(place) is None:
+        _note(chosen, place)
     return run
+
+
+def _note(chosen: RunRecipe, place: Path) -> None:
+    """Leaves the recipe to verbs that follow; one that is there already gives way only to a command that went well."""
+    import yaml
+
+    from layermerge.artifacts import text_writer, write_files
+
+    document = chosen.model_dump(mode="json", exclude_unset=True)
+    write_files({place / RECIPE: text_writer(yaml.safe_dump(document, sort_keys=False))})

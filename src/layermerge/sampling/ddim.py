@@ -13,11 +13,10 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor, nn
 
 from layermerge.errors import DataError, LayerMergeError
+from layermerge.progress import Progress
 from layermerge.tasks.base import Network
 from layermerge.tasks.evaluation import answer_of, device_of, evaluating
 from layermerge.tasks.noise import NoiseSchedule
@@ -77,11 +76,9 @@ def sample(
     _require(len(shape) == 3 and min(shape) >= 1, f"shape is {tuple(shape)}; give channels, height and width")
     visited = time_steps(schedule.steps, steps, spacing)
     images = torch.empty(count, *shape)
-    console = Console(stderr=True)
-    progress = Progress(console=console, disable=not (show_progress and console.is_terminal))
     starts = range(0, count, batch_size)
+    progress = Progress("sampling", total=len(starts) * len(visited), wanted=show_progress)
     with progress, evaluating(network), torch.inference_mode():
-        bar = progress.add_task("sampling", total=len(starts) * len(visited))
         for first in starts:
             last = min(first + batch_size, count)
             batch = _Batch(network, schedule, conditions(first, last) if conditions else (), eta=eta, clip=clip)
@@ -90,7 +87,7 @@ def sample(
             state = noise.draw()
             for now, following in zip(reversed(visited), (*reversed(visited[:-1]), None), strict=True):
                 state = batch.step(state, now, following, noise)
-                progress.advance(bar)
+                progress.advance()
             images[first:last] = (state / 2 + 0.5).clamp(0, 1)
     return images
 

@@ -16,13 +16,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor, nn
 
 from layermerge.artifacts import write_files
 from layermerge.errors import DataError
 from layermerge.models import import_torchvision
+from layermerge.progress import Progress
 
 _CACHE_FORM = "features 1"
 """Part of every key; to be raised when images are treated in another way."""
@@ -111,15 +110,12 @@ def features_of(
     known = _read_cache(kept, key, len(images)) if kept is not None else None
     if known is not None:
         return known
-    console = Console(stderr=True)
-    progress = Progress(console=console, disable=not (show_progress and console.is_terminal))
     parts: list[Tensor] = []
-    with progress:
-        bar = progress.add_task("features", total=len(images))
+    with Progress("features", total=len(images), wanted=show_progress) as progress:
         for first in range(0, len(images), batch_size):
             part = images[first : first + batch_size]
             parts.append(extractor(part.expand(-1, 3, -1, -1)))
-            progress.advance(bar, len(part))
+            progress.advance(len(part))
     features = torch.cat(parts)
     if not bool(features.isfinite().all()):
         raise DataError(f"extractor '{extractor.name}' gives features that are not finite; is the file damaged?")

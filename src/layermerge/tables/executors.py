@@ -14,12 +14,14 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
 
+from layermerge.errors import machine_failed
 from layermerge.runtimes.base import RuntimeUnavailable
 from layermerge.tables.table import Row, TableError
 
@@ -34,6 +36,8 @@ def measured(measure: Measure, key: str) -> Row:
     except (TableError, RuntimeUnavailable):
         raise
     except Exception as error:
+        if machine_failed(error):
+            raise  # such as a full disk: it fails every entry alike, and none once there is room again
         reason = (str(error).splitlines() or [""])[0][:200]
         return Row(key=key, status="failed", reason=f"{type(error).__name__}: {reason}")
 
@@ -101,7 +105,7 @@ class _Worker:
         fork = multiprocessing.get_context("fork")
         self.pipe, theirs = fork.Pipe()
         self._process = fork.Process(target=_serve, args=(theirs, self.measure, os.getpid()), daemon=True)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _without_interrupts():
             # Forking beside other threads is safe here: the child computes with one thread and takes no lock of ours.
             warnings.filterwarnings("ignore", message=".*use of fork", category=DeprecationWarning)
             self._process.start()
@@ -130,10 +134,20 @@ class _Worker:
         return answer
 
     def stop(self) -> None:
-        if self._process is not None:
+        if self._process is not None and self._process.pid is not None:  # which it is not where Ctrl-C came first
             self._process.kill()
             self._process.join()
             self.pipe.close()
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """A process that starts in here does not see Ctrl-C before it can ignore it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(pipe: Connection, measure: Measure, parent: int) -> None:

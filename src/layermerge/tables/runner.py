@@ -6,13 +6,10 @@ machine or on others, and hands the rows back as they are done.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
+from layermerge.progress import Progress
 from layermerge.tables.executors import Executor, Measure, in_this_process
 from layermerge.tables.table import Scalar, Table, TableError, TableWriter, require_same_provenance
 
@@ -40,14 +37,14 @@ def fill_table(
     wanted = list(dict.fromkeys(keys[number::count]))
     if (complete := _complete(Path(path), provenance, wanted)) is not None:
         return complete
-    with TableWriter(path, provenance) as writer, _progress() as progress:
+    with TableWriter(path, provenance) as writer:
         missing = [key for key in wanted if key not in writer.table]
-        task = progress.add_task(title, total=len(wanted), completed=len(wanted) - len(missing))
-        for row in executor(measure, missing):
-            if row.status == "failed" and not keep_failures:
-                raise TableError(f"'{row.key}' could not be measured: {row.reason}")
-            writer.append(row)
-            progress.advance(task)
+        with Progress(title, total=len(wanted), done=len(wanted) - len(missing)) as progress:
+            for row in executor(measure, missing):
+                if row.status == "failed" and not keep_failures:
+                    raise TableError(f"'{row.key}' could not be measured: {row.reason}")
+                writer.append(row)
+                progress.advance()
         return writer.table
 
 
@@ -60,16 +57,3 @@ def _complete(path: Path, provenance: Mapping[str, Scalar], wanted: Sequence[str
         return None
     require_same_provenance(table.provenance, provenance, table.name)
     return table if all(key in table for key in wanted) else None
-
-
-def _progress() -> Progress:
-    """A bar with the time left, on stderr; nothing where that is not a terminal."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(file=sys.stderr),
-        disable=not sys.stderr.isatty(),
-    )

@@ -13,6 +13,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal
@@ -109,8 +110,11 @@ class TableWriter:
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> TableWriter:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = self.path.open("a+b")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = self.path.open("a+b")
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -120,8 +124,10 @@ class TableWriter:
             ) from None
         try:
             self._resume(file)
-        except BaseException:
-            file.close()
+        except BaseException as error:
+            _close(file)
+            if isinstance(error, OSError):
+                raise _unwritable(self.path, error) from error
             raise
         self._file = file
         return self
@@ -146,14 +152,17 @@ class TableWriter:
         assert self._file is not None, "open the writer first"
         if row.key in self.table:
             raise TableError(f"table '{self.path}' has a row for '{row.key}' already")
-        _append(self._file, row.model_dump())
+        try:
+            _append(self._file, row.model_dump())
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
         self.table.rows[row.key] = row
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._file is not None:
-            self._file.close()
+            _close(self._file)
             self._file = None
 
 
@@ -161,6 +170,16 @@ def _append(file: IO[bytes], document: dict[str, Any]) -> None:
     file.write(json.dumps(document).encode() + b"\n")
     file.flush()
     os.fsync(file.fileno())
+
+
+def _close(file: IO[bytes]) -> None:
+    """Rows are on disk already; what could not be written fails here once more, and was reported then."""
+    with suppress(OSError):
+        file.close()
+
+
+def _unwritable(path: Path, error: OSError) -> TableError:
+    return TableError(f"table '{path}' cannot be written: {error.strerror or error}; rows that are in it are kept")
 
 
 def _whole_lines(path: Path) -> tuple[list[bytes], int]:
