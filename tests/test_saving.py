@@ -360,3 +360,13 @@ def test_a_crash_while_writing_leaves_the_earlier_run(
     assert contents(run) == before
     if earlier:
         lm.load(run, zoo.build("basic"))
+
+
+def test_all_files_can_be_read_by_those_who_may_read_new_files(tmp_path: Path) -> None:
+    """As any file that a program writes here: safetensors alone would let only the owner read the weights."""
+    plain = tmp_path / "plain"
+    plain.touch()
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 1))
+    lm.save(tmp_path / "run", lm.merge(lm.rewrite(lm.trace(net, torch.randn(2, 3, 8, 8)), [])))
+    for file in (tmp_path / "run").iterdir():
+        assert file.stat().st_mode == plain.stat().st_mode, file.name

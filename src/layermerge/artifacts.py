@@ -281,10 +281,10 @@ def write_files(contents: dict[Path, Callable[[Path], None]]) -> None:
         for path, write in contents.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
-            os.fchmod(descriptor, 0o666 & ~_umask())
             os.close(descriptor)
             ready.append((Path(name), path))
             write(Path(name))
+            Path(name).chmod(0o666 & ~_umask())  # afterwards: safetensors puts a file of its own there
         for temporary, path in ready:
             temporary.replace(path)
     except OSError as error:

@@ -32,7 +32,9 @@ def compress(
 ) -> Result:
     """Makes a trained network keep a latency budget: plan, tables, choice, fine-tuning, merge, export, and the figures.
 
-    `settings` says how, `runtime` goes before what it says. Called again with another budget it uses the same tables.
+    `budget` is a share of the original latency ("60%"), a speed-up ("1.8x") or a time ("12ms"). `settings` says how, method
+    included; `runtime` goes before what it says. Called again, it goes on where it was interrupted; with another budget it
+    uses the same tables. The result holds the merged network, what was chosen and the figures of the exported file.
     """
     settings = settings or Settings()
     if runtime is not None:
@@ -68,7 +70,10 @@ def compare(
     run_dir: str | Path,
     settings: Settings | None = None,
 ) -> Comparison:
-    """Compresses a network by several methods to several budgets, with the same fine-tuning for all and for the original."""
+    """Compresses a network by several methods to several budgets, with the same fine-tuning for all and for the original.
+
+    Gives a report for the original and for each method at each budget, and why one is missing where it gave nothing.
+    """
     return compare_run(Run(model, task, Path(run_dir), settings or Settings()), methods, budgets)
 
 

@@ -80,28 +80,39 @@ class Settings(Record):
     """How a network is compressed; each stage has its part."""
 
     method: str = "layermerge"
+    """layermerge, depth, layeronly, sequential, channels, channels+layermerge and so on, or student."""
     rules: Annotated[Rules, BeforeValidator(_named_rules)] = Rules()
+    """What may be removed and merged; in a recipe also `ours`, `paper`, or single rules."""
     runtime: str = "onnxruntime"
+    """What will serve: torch, torch-compile, onnxruntime, openvino or tensorrt."""
     threads: int = Field(default=1, ge=1)
+    """Threads that the runtime may use."""
     runtime_device: str = "cpu"
+    """Where latency is measured: cpu or cuda."""
     runtime_dtype: str = "float32"
+    """Weights as they are served; only torch takes others than float32."""
     batch_size: int = Field(default=1, ge=1)
     """The batch whose latency is measured."""
     importance: Annotated[Recipe, _changes(IMPORTANCE)] = IMPORTANCE
+    """How the copy behind each entry of the importance table is trained."""
     finetune: Annotated[Recipe, _changes(FINETUNE)] = FINETUNE
+    """How the chosen network is trained."""
     device: str = "cpu"
     """Where networks are trained: cpu, cuda or auto. Latency is measured where the runtime runs."""
     objective: Objective = "exp"
+    """What is summed over candidates: exp of the difference in score, as in the paper, or the difference itself (delta)."""
     label: str = Field(default="plain", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Names this way of fine-tuning: runs that differ in nothing else share tables and choices."""
     first_budget: Budget | None = None
     """What methods of two stages keep in the first; by default both take the same share of what they find."""
     executor: Literal["local", "ray"] = "local"
+    """Who measures importance: processes of this machine, or a Ray cluster."""
     workers: int = Field(default=1, ge=1)
     """Processes that measure importance, with the local executor."""
     address: str = "local"
     """The Ray cluster to use."""
     gpus_per_worker: float = Field(default=0.0, ge=0)
+    """With Ray: what each entry takes of a GPU; may be a fraction."""
 
     def make_runtime(self) -> Runtime:
         how = RuntimeSettings(threads=self.threads, device=self.runtime_device, dtype=self.runtime_dtype)

@@ -129,6 +129,7 @@ class Report(Record):
 
     schema_version: Literal[1] = SCHEMA
     stamp: str
+    """Names what the figures depend on: weights, recipe, data."""
     method: str
     budget: str
     label: str
@@ -136,21 +137,28 @@ class Report(Record):
     threads: int
     batch_size: int
     original_ms: float
+    """Latency of the network as it came, norms folded, in the table's measurement."""
     budget_ms: float
     predicted_ms: float | None = None
+    """The sum of the table's rows; None for methods that have no table."""
     chosen_ms: float | None = None
     """Measured when it was chosen, before any training."""
     measured_ms: float
+    """Of the exported file, beside the original, on the scale of original_ms."""
     original_score: ScoreRecord
     score: ScoreRecord
+    """On the test data, of what is served."""
     held_out: float
+    """The task's score on held-out training data."""
     convs_before: int
     convs_after: int
     epochs: float | None
+    """Of fine-tuning; None where the recipe counts steps."""
     cost: CostRecord = NO_COST
 
     @property
     def speed_up(self) -> float:
+        """How many times as fast as the original."""
         return self.original_ms / self.measured_ms
 
     def __str__(self) -> str:

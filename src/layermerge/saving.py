@@ -35,9 +35,9 @@ PLAN, SOLUTION, WEIGHTS = "plan.json", "solution.json", "model.safetensors"
 
 
 def save(run_dir: str | Path, module: nn.Module) -> None:
-    """Writes a rewritten or merged network to a run directory, all three files or none.
+    """Writes a rewritten or merged network to a run directory: plan.json, solution.json and model.safetensors, all or none.
 
-    >>> save(run_dir, merge(rewrite(traced, solution)))  # doctest: +SKIP
+    `load(run_dir, original)` brings it back on a fresh copy of the original network.
     """
     if not isinstance(module, (RewrittenModule, MergedModule)):
         raise ArtifactError(f"save takes what rewrite or merge returns, not {type(module).__name__}")

@@ -76,6 +76,7 @@ class Result:
     solution: MetBudget | None
     report: Report
     directory: Path
+    """Where the network, its exported file and its recovery curve are; `load` reads it."""
 
 
 class OriginalRecord(Record):

@@ -35,9 +35,12 @@ class Candidate:
     start: int
     end: int
     layers: tuple[str, ...]
+    """The names of all of them."""
     kept: tuple[str, ...]
+    """The names of those that are left; the others are removed, with the activations in between."""
     spec: ConvSpec | None
     fixed: bool = False
+    """Outside the table: always taken, and part of the fixed cost."""
 
     @property
     def key(self) -> str:

@@ -41,7 +41,9 @@ class Solution:
 
     candidates: tuple[Candidate, ...]
     latency_ms: float
+    """Predicted: the sum of the table's rows, fixed cost included."""
     importance: float
+    """The sum that was made as large as the budget allows."""
     measured_ms: float | None = None
     """The whole merged network's latency, where it was built and measured."""
 
@@ -79,7 +81,9 @@ class Frontier:
     fixed_ms: float
     """Part of every latency: what no candidate covers."""
     layers: int
+    """How many layers the network has; every solution covers them all."""
     tick_ms: float | None
+    """What latencies were rounded up to; None where the frontier is exact."""
     _latency_ms: Floats
     _importance: Floats
     _chain: Callable[[int], Sequence[str]]
@@ -87,6 +91,7 @@ class Frontier:
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
+        """Latency and importance of every point, fastest first; `at(budget)` gives the solution behind one."""
         return tuple(map(Point, self._latency_ms.tolist(), self._importance.tolist()))
 
     @property

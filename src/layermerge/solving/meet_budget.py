@@ -45,6 +45,7 @@ class MetBudget(Solution):
 
     budget_ms: float = 0.0
     rounds: tuple[Round, ...] = ()
+    """Predicted and measured latency of each choice that was tried."""
 
 
 def meet_budget(

@@ -62,6 +62,7 @@ class LatencyTable:
 
     @property
     def fixed_ms(self) -> float:
+        """What no candidate changes: the whole network less its single layers."""
         return max(0.0, self.original_ms - self._singles_ms)
 
     def of(self, candidate: Candidate) -> float | None:

@@ -18,7 +18,13 @@ from layermerge.tasks.user_data import Data
 
 
 class Classification(Task):
-    """Classification of images; `held_out` and `held_out_from` are those of `ImageSets`."""
+    """Classification of images.
+
+    `train` and `test` are what `load_images` gives, a pair (images, labels) of arrays, a map-style Dataset or a DataLoader.
+    `held_out` is a part of the training images that is never trained on (a share or a number, every class in proportion) or
+    a set of its own; with `held_out_from` only images before that index are trained on. `preparation` says how images are
+    scaled, varied and normalised; `workers` processes read them; `seed` draws the held-out part.
+    """
 
     ceiling = 1.0
 

@@ -16,7 +16,12 @@ from layermerge.tasks.folders import read_image_folder
 
 
 def load_images(spec: str) -> Pair:
-    """Training and test images, such as of `cifar10:data/cifar-10-batches-bin` or `embedded`."""
+    """(training images, test images) of imagefolder:PATH, cifar10:PATH, fashion-mnist:PATH, npz:PATH or `embedded`.
+
+    >>> train, test = load_images("embedded")
+    >>> len(train), len(test)
+    (11000, 1500)
+    """
     if spec == "embedded":
         return read_embedded()
     kind, _, place = spec.partition(":")

@@ -27,13 +27,17 @@ class Layer:
     """A convolution that can be kept, removed or merged; padding nodes right before it belong to it."""
 
     name: str
+    """That of the user's module, such as layer1.0.conv1."""
     spec: ConvSpec
     input_shape: MapShape
+    """Channels, height, width."""
     output_shape: MapShape
     l1: float
+    """Sum of the weights' magnitudes: which convs of a range are kept is decided by it."""
     node: str
     pads: tuple[str, ...] = ()
     unmergeable: str | None = None
+    """Why it merges with nothing; None where it may."""
     after_resize: bool = False
 
     @property

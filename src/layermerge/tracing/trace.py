@@ -24,8 +24,10 @@ class Trace:
     """A lifted network, its layers in chain order and its residual blocks."""
 
     module: LiftedModule
+    """The network as a graph of its own modules: the user's parameter names, train and eval mode."""
     structure: Structure
     inputs: Inputs
+    """What it was traced with; height and width are fixed by them, the batch is free."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Sent to another process it is traced anew there: graphs lose what we note on their nodes when they are pickled."""
@@ -33,10 +35,12 @@ class Trace:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
+        """The convolutions, chain after chain; candidates count them from 0."""
         return self.structure.layers
 
     @property
     def blocks(self) -> tuple[Block, ...]:
+        """The residual blocks; each is one contiguous range of layers."""
         return self.structure.blocks
 
 

@@ -50,7 +50,8 @@ def finetune(
 ) -> Module:
     """Trains in place and returns the network, in the mode it came in, with averaged weights where the recipe asks.
 
-    To resume, call it with the weights that the first call was given; what was trained since is in the directory.
+    `teacher` is whom the recipe's distillation listens to. `directory` keeps a checkpoint and the recovery curve. To resume,
+    call it with the weights that the first call was given; what was trained since is in the directory.
     `on_epoch` gets each row of the recovery curve, in the first process only.
     """
     trainer = Trainer(net, task, recipe, teacher=teacher, group=join_processes(_device(net)))

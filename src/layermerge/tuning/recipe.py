@@ -32,6 +32,7 @@ class Recipe(Record):
 
     epochs: float | None = Field(default=None, gt=0)
     steps: int | None = Field(default=None, ge=1)
+    """Batches, where that says better how long."""
     batch_size: int = Field(default=128, ge=1)
     subset: int | None = Field(default=None, ge=1)
     """Train on so many examples only."""
@@ -43,14 +44,20 @@ class Recipe(Record):
     decay_norms: bool = False
     """Whether weight decay also acts on norms and biases, which are the parameters of one dimension."""
     warmup_epochs: float = Field(default=0.0, ge=0)
+    """The learning rate rises from 0 for so long."""
     schedule: Literal["cosine", "constant"] = "cosine"
+    """How the learning rate goes on after that: down to 0 along a cosine, or unchanged."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Of the forward pass; weights stay float32."""
     clip_norm: float | None = Field(default=None, gt=0)
+    """Gradients are scaled down to this norm where they exceed it."""
     ema: float | None = Field(default=None, gt=0, lt=1)
     """Decay of the moving average of weights that is evaluated and returned."""
     distill: Distillation | None = None
+    """Learn also from the original network's answers."""
     channels_last: bool = False
+    """Memory layout while training: half again as fast on CPUs, and what tensor cores want."""
     seed: int = Field(default=0, ge=0)
     checkpoint_steps: int = Field(default=200, ge=1)
     """Steps between checkpoints; one is written after every epoch too."""
