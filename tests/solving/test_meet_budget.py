@@ -113,14 +113,22 @@ def test_all_of_the_budget_asks_for_the_untouched_network_first() -> None:
 # -- budgets that cannot be kept
 
 
-def test_a_budget_below_every_prediction_is_infeasible_without_measuring() -> None:
+def test_a_budget_below_every_prediction_is_infeasible_once_the_fastest_choice_is_measured() -> None:
     machine = Machine(lambda ms: ms)
     with pytest.raises(
         InfeasibleBudget, match=r"no choice of candidates runs in 0.5000 ms; the smallest reachable"
     ) as error:
         close_the_loop(frontier([1.0, 10.0]), "5%", machine)
-    assert machine.measured == []
+    assert len(machine.measured) == 1
     assert error.value.smallest_ms == 1.0
+
+
+def test_a_budget_below_every_prediction_is_kept_where_the_network_is_faster_than_predicted() -> None:
+    """Removing more saves more than its rows say: predictions end at 8.0, measurements go down to 2.0."""
+    machine = Machine(lambda ms: 10.0 - 4.0 * (10.0 - ms))
+    met = close_the_loop(frontier([step / 10 for step in range(80, 101)]), "50%", machine)
+    assert met.measured_ms is not None
+    assert 4.6 <= met.measured_ms <= 5.0
 
 
 def test_a_budget_that_no_measured_choice_keeps_is_infeasible_and_says_what_was_reached() -> None:
