@@ -43,7 +43,11 @@ from layermerge.tasks.diffusion import Diffusion  # noqa: E402
 from layermerge.tasks.images import ArrayImages  # noqa: E402
 
 METHODS = ("layermerge", "depth", "layeronly")
+DELTA = "layermerge-delta"
+"""LayerMerge with the sum of differences as its objective."""
 ON_PRUNED = ("channels", "channels+layermerge", "channels+depth", "channels+layeronly")
+FURTHER = "60%"
+"""Where methods take a network whose channels were pruned to the last budget."""
 SAMPLES = "samples.npy"
 SUBSETS, SUBSET_SIZE = 50, 500
 
@@ -69,20 +73,28 @@ class Bench:
             report = read_record(path, Report)
             if not report.label.endswith("-half"):
                 found.append((report, path.parent))
-        order = [CONTROL, *METHODS, *ON_PRUNED]
+        order = [CONTROL, *METHODS, DELTA, *ON_PRUNED]
         return sorted(found, key=lambda pair: (order.index(pair[0].method), -pair[0].budget_ms))
 
 
 def networks(bench: Bench) -> None:
-    """Every method at every budget, then channel pruning alone and followed by each; equal fine-tuning for all."""
+    """Every method at every budget, then channel pruning to the last, alone and followed by each; equal fine-tuning for all."""
     if CONTROL in bench.methods:
         run_control(bench.run)
-    wanted = [(method, budget) for budget in bench.budgets for method in METHODS]
-    for method, budget in [*wanted, *((method, bench.budgets[-1]) for method in ON_PRUNED)]:
-        if method not in bench.methods:
+    run = bench.run
+    further = Run(
+        run.model, run.task, run.directory, run.settings.model_copy(update={"first_budget": bench.budgets[-1]})
+    )
+    summed = Run(run.model, run.task, run.directory, run.settings.model_copy(update={"objective": "delta"}))
+    hows = {method: (run, method) for method in METHODS} | {DELTA: (summed, "layermerge")}
+    wanted = [(*hows[name], budget, name) for budget in bench.budgets for name in hows]
+    wanted += [(run, ON_PRUNED[0], bench.budgets[-1], ON_PRUNED[0])]
+    wanted += [(further, method, FURTHER, method) for method in ON_PRUNED[1:]]
+    for how, method, budget, name in wanted:
+        if name not in bench.methods:
             continue
         try:
-            print(run_method(bench.run, method, budget).report, flush=True)
+            print(run_method(how, method, budget).report, flush=True)
         except LayerMergeError as error:
             print(f"{method} at {budget}: {error}", flush=True)
 
@@ -224,7 +236,7 @@ def main() -> None:
     run = Run(model, recipe.data.open(model), given.run_dir, recipe.settings)
     out = ROOT / "benchmarks" / "results" / "small_unet"
     out.mkdir(parents=True, exist_ok=True)
-    methods = tuple(given.method or (CONTROL, *METHODS, *ON_PRUNED))
+    methods = tuple(given.method or (CONTROL, *METHODS, DELTA, *ON_PRUNED))
     bench = Bench(run, methods, recipe.budgets, given.extractor, given.data, given.count, given.steps, out)
     for name in given.part or ["networks", "samples", "figures"]:
         print(f"-- {name}: {PARTS[name].__doc__}", flush=True)

@@ -33,6 +33,7 @@ KEYS = [f"k{number}" for number in range(6)]
 def cluster() -> Iterator[Any]:
     """A head with one CPU; tests add further nodes. This process is connected as any user's would be: by the executor."""
     given = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+    given["RAY_worker_niceness"] = "0"  # beside other tests they would get no time at all
     with pytest.MonkeyPatch.context() as patch:
         for name, value in given.items():
             patch.setenv(name, value)
