@@ -1,7 +1,7 @@
 """Runs a file of tests in a process and session of its own.
 
-For what does not go together with other tests in one process: Ray replaces signal handlers and leaves threads behind, the
-doctor forks whatever runtimes do. What is left of it is ended with it, and ends nothing else.
+For what does not go together with other tests in one process: Ray replaces signal handlers and leaves threads behind. What
+is left of it is ended with it, and ends nothing else.
 """
 
 from __future__ import annotations

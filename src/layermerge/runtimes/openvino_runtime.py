@@ -7,6 +7,7 @@ from typing import Any
 
 from layermerge.runtimes.base import RuntimeSettings, RuntimeUnavailable
 from layermerge.runtimes.onnx_file import OnnxRuntimeBase
+from layermerge.runtimes.signal_stack import kept_signal_stack
 
 
 class OpenVino(OnnxRuntimeBase):
@@ -28,6 +29,7 @@ class OpenVino(OnnxRuntimeBase):
             "INFERENCE_PRECISION_HINT": "f32",
             "PERFORMANCE_HINT": "LATENCY",
         }
-        compiled = library.Core().compile_model(str(path), "CPU", settings)
+        with kept_signal_stack():
+            compiled = library.Core().compile_model(str(path), "CPU", settings)
         request = compiled.create_infer_request()
         return [value.any_name for value in compiled.inputs], lambda feed: request.infer(feed, share_inputs=True)

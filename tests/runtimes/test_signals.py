@@ -1,0 +1,36 @@
+"""Signals still reach their handlers after a runtime was loaded and let go: Ctrl-C ends a run in order, a child may end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import faulthandler, gc, os, signal, sys
+import torch
+from layermerge.runtimes.base import RuntimeSettings
+from layermerge.runtimes.registry import make_runtime
+from layermerge.tracing.capture import Inputs
+
+faulthandler.enable()  # gives handlers a stack of their own
+runtime = make_runtime(sys.argv[1], RuntimeSettings())
+module, inputs = torch.nn.Conv2d(3, 4, 3), Inputs.of(torch.zeros(1, 3, 8, 8))
+first, second = (runtime.prepare(module, inputs, small=True) for _ in range(2))
+del first  # what it may have put in place of the second's goes with it
+gc.collect()
+del second
+gc.collect()
+heard = []
+signal.signal(signal.SIGUSR1, lambda *_: heard.append(True))
+os.kill(os.getpid(), signal.SIGUSR1)
+print("heard" if heard else "lost")
+"""
+
+
+@pytest.mark.parametrize("runtime", ["torch", "onnxruntime", "openvino"])
+def test_a_signal_reaches_its_handler_after_a_runtime_is_gone(runtime: str) -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT, runtime], capture_output=True, text=True, check=False)
+    assert done.stdout == "heard\n", (done.returncode, done.stderr[-2000:])
+    assert done.returncode == 0
