@@ -19,8 +19,7 @@ install: .venv/installed
 	touch $@
 
 demo: install
-	$(BIN)/layermerge plan timm:mobilenetv2_100 --input 3x224x224
-	$(BIN)/python examples/merge_exactly.py timm:mobilenetv2_100 --out runs/demo/mobilenetv2_100.onnx
+	$(BIN)/layermerge demo
 
 test: install
 	$(TEST)

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from layermerge import __version__, cli
+from layermerge.models import load_model
 from real_networks import CONDITIONAL_CONFIG
 
 TINY = """
@@ -241,6 +242,11 @@ def test_unreadable_weights_are_refused(run: Run, tmp_path: Path, name: str) -> 
         (("timm:resnt34",), "timm has no model 'resnt34'; did you mean"),
         (("torchvision:resnet35",), "torchvision has no model 'resnet35'; did you mean"),
         (("torchvision:qqqq",), "torchvision has no model 'qqqq'; it knows"),
+        (("timm:test_resnet?num_classes",), "'?num_classes' is not of the form ?num_classes=10"),
+        (("timm:test_resnet?num_classes=[",), "is not of the form ?num_classes=10"),
+        (("timm:test_resnet?clases=3",), "the model cannot be built with '?clases=3' (TypeError"),
+        (("torchvision:resnet18?num_classes=many",), "the model cannot be built with '?num_classes=many'"),
+        (("demo:shoes",), "the demo has no model 'shoes'"),
         (("keras:resnet34",), "is not of the form timm:..."),
         (("resnet34",), "is not of the form timm:..."),
         (("timm:",), "is not of the form timm:..."),
@@ -342,3 +348,14 @@ def test_program_fails_in_one_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: cannot import 'absent'")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "channels"),
+    [("timm:test_resnet?num_classes=7&in_chans=1", 7, 1), ("torchvision:resnet18?num_classes=7", 7, 3)],
+)
+def test_options_follow_a_models_name(name: str, classes: int, channels: int) -> None:
+    loaded = load_model(name)
+    assert loaded.example_inputs.shape[1] == channels
+    with torch.no_grad():
+        assert loaded.module.eval()(loaded.example_inputs[:1]).shape == (1, classes)

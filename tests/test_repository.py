@@ -23,7 +23,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Each stage may import those above it and its own line; a new top-level module must be given its place here.
 ORDER = (
-    {"errors", "progress"},
+    {"errors", "progress", "demo"},
     {"conv", "models"},
     {"tracing"},
     {"planning"},

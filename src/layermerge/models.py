@@ -1,4 +1,4 @@
-"""Models by name: `timm:NAME`, `torchvision:NAME`, `diffusers:CONFIG_OR_DIR`, `python:module:callable`.
+"""Models by name: `timm:NAME`, `torchvision:NAME`, `diffusers:CONFIG_OR_DIR`, `python:module:callable`, `demo:clothes`.
 
 In: a name, perhaps a weights file and an input shape. Out: the module and example inputs for it.
 Nothing here unpickles code: weights are safetensors, or a `.pth` read with `weights_only=True`.
@@ -14,14 +14,18 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import parse_qsl
 
 import torch
+import yaml
 from torch import Tensor, nn
 
+from layermerge.demo import WEIGHTS
+from layermerge.demo.network import ClothesNet
 from layermerge.errors import ModelError
 
 Shape = tuple[int, ...]
@@ -140,22 +144,40 @@ def _unknown(source: str, name: str, known: list[str]) -> ModelError:
     return ModelError(f"{source} has no model '{name}'; {hint}")
 
 
+def _with_options(text: str, build: Callable[..., nn.Module]) -> nn.Module:
+    """Calls `build` with what follows the name: num_classes=10&in_chans=1, values as YAML reads them."""
+    try:
+        pairs = parse_qsl(text, strict_parsing=True) if text else []
+        options = {key: yaml.safe_load(value) for key, value in pairs}
+    except (ValueError, yaml.YAMLError) as error:
+        raise ModelError(f"'?{text}' is not of the form ?num_classes=10&in_chans=1") from error
+    try:
+        return build(**options)
+    except Exception as error:  # whatever a constructor makes of a wrong option
+        if not options:
+            raise
+        reason = " ".join(str(error).split())[:160]
+        raise ModelError(f"the model cannot be built with '?{text}' ({type(error).__name__}: {reason})") from error
+
+
 def _from_timm(name: str) -> tuple[nn.Module, Any]:
     timm = _require("timm")
+    name, _, options = name.partition("?")
     if not timm.is_model(name):
         raise _unknown("timm", name, timm.list_models())
-    model = timm.create_model(name)
+    model = _with_options(options, partial(timm.create_model, name))
     size = getattr(model, "default_cfg", {}).get("input_size")
-    return model, random_input(tuple(size)) if size else None
+    return model, random_input((getattr(model, "in_chans", size[0]), *size[1:])) if size else None
 
 
 def _from_torchvision(name: str) -> tuple[nn.Module, Any]:
     models = _require("torchvision").models
+    name, _, options = name.partition("?")
     if name not in models.list_models(module=models):
         raise _unknown("torchvision", name, models.list_models(module=models))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # it announces a change of its random initialisation
-        model = models.get_model(name, weights=None)
+        model = _with_options(options, partial(models.get_model, name, weights=None))
     crop = models.get_model_weights(name).DEFAULT.transforms().crop_size[0]
     return model, random_input((3, crop, crop))
 
@@ -228,9 +250,18 @@ def _from_python(name: str) -> tuple[nn.Module, Any]:
     return model, inputs
 
 
+def _from_demo(name: str) -> tuple[nn.Module, Any]:
+    if name != "clothes":
+        raise _unknown("the demo", name, ["clothes"])
+    model = ClothesNet()
+    load_weights(model, WEIGHTS)
+    return model, random_input((1, 28, 28))
+
+
 _SOURCES: dict[str, Callable[[str], tuple[nn.Module, Any]]] = {
     "timm": _from_timm,
     "torchvision": _from_torchvision,
     "diffusers": _from_diffusers,
     "python": _from_python,
+    "demo": _from_demo,
 }

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
-from layermerge.tables.clock import ClockSettings, Sample, cache_pressure, time_side_by_side
+from layermerge.tables.clock import ClockSettings, Sample, cache_pressure, involuntary_switches, time_side_by_side
 
 MANY = ClockSettings(warm_up=0, least_rounds=2, most_rounds=10, seconds=1e9, spread=-1.0)
 """Ten rounds whatever happens."""
@@ -20,6 +24,7 @@ class Machine:
         self.seconds = 100.0
         self.calls: list[str] = []
         self.scripts = scripts
+        self.interrupted = 0
         self.runs = {name: self._run(name) for name in scripts}
 
     def _run(self, name: str) -> Callable[[], None]:
@@ -31,7 +36,7 @@ class Machine:
         return run
 
     def time(self, settings: ClockSettings) -> dict[str, Sample]:
-        return time_side_by_side(self.runs, settings, now=lambda: self.seconds)
+        return time_side_by_side(self.runs, settings, now=lambda: self.seconds, interruptions=lambda: self.interrupted)
 
 
 def test_the_value_is_a_low_quantile_in_milliseconds() -> None:
@@ -46,6 +51,54 @@ def test_the_value_is_a_low_quantile_in_milliseconds() -> None:
 def test_noise_that_only_adds_does_not_move_the_value() -> None:
     sample = Machine(a=[5, 50, 5, 500, 5, 5, 50, 5, 5, 70]).time(MANY)["a"]
     assert sample.value_ms == pytest.approx(5)
+
+
+class Crowded(Machine):
+    """Another process takes three times as long whenever a pass of `b` comes, but for every seventh."""
+
+    def _run(self, name: str) -> Callable[[], None]:
+        run = super()._run(name)
+
+        def disturbed() -> None:
+            run()
+            if name == "b" and self.calls.count("b") % 7:
+                self.seconds += 3 * self.scripts["b"][0] / 1e3
+                self.interrupted += 1
+
+        return disturbed
+
+
+def test_passes_that_were_interrupted_are_left_out() -> None:
+    settings = replace(MANY, most_rounds=70)
+    samples = Crowded(a=[2], b=[5]).time(replace(settings, least_rounds=10))
+    assert samples["a"].value_ms == pytest.approx(2)
+    assert samples["b"].value_ms == pytest.approx(5)
+    assert samples["b"].rounds == 10
+
+
+def test_interrupted_passes_count_where_there_are_too_few_others() -> None:
+    samples = Crowded(a=[2], b=[5]).time(replace(MANY, most_rounds=70, least_rounds=11))
+    assert samples["b"].value_ms == pytest.approx(20)
+    assert samples["b"].rounds == 70
+
+
+def test_the_system_counts_interruptions() -> None:
+    """Two busy processes on one processor take turns, and neither of its own accord."""
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("processes cannot be tied to a processor here")
+    allowed = os.sched_getaffinity(0)
+    rival = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        for process in (0, rival.pid):
+            os.sched_setaffinity(process, {min(allowed)})
+        before, until = involuntary_switches(), time.monotonic() + 30
+        while involuntary_switches() == before and time.monotonic() < until:
+            pass
+        assert involuntary_switches() > before
+    finally:
+        os.sched_setaffinity(0, allowed)
+        rival.kill()
+        rival.wait()
 
 
 def test_passes_take_turns_after_each_has_warmed_up() -> None:

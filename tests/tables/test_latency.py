@@ -85,7 +85,8 @@ def _no_real_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time is what the fake runtime says; tests that use another runtime say so."""
 
     def timed(runs: dict[str, Run], settings: ClockSettings, **more: Run) -> object:
-        return time_side_by_side(runs, settings, now=lambda: MACHINE[0].seconds if MACHINE else 0.0, **more)
+        clock = {"now": lambda: MACHINE[0].seconds if MACHINE else 0.0, "interruptions": lambda: 0}
+        return time_side_by_side(runs, settings, **clock, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr("layermerge.tables.latency.time_side_by_side", timed)
     MACHINE.clear()

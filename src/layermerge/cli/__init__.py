@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from layermerge.cli import demo as _demo  # noqa: F401
 from layermerge.cli import doctor as _doctor  # noqa: F401
 from layermerge.cli import reports as _reports  # noqa: F401
 from layermerge.cli import runs as _runs  # noqa: F401

@@ -48,7 +48,7 @@ def _root(
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="timm:NAME, torchvision:NAME, diffusers:CONFIG_OR_DIR or python:module:callable"
+        metavar="MODEL", help="timm:NAME, torchvision:NAME, diffusers:CONFIG_OR_DIR, python:module:callable, ..."
     ),
 ]
 InputOption = Annotated[

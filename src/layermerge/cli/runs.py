@@ -79,11 +79,11 @@ def importance(
     part = WHOLE_TABLE if shard is None else parse_shard(shard)
     flags: dict[str, Any] = {"model": model, "weights": weights, "input": input, "data.source": data, "method": method}
     flags |= {"workers": workers, "executor": executor, "address": address}
-    chosen = _recipe(recipe or _known(run_dir), flags, set, allow_python)
-    run = _run(chosen, run_dir, chosen.method)
+    chosen = read_flags(recipe or _known(run_dir), flags, set, allow_python)
+    run = open_run(chosen, run_dir, chosen.method)
     menu = run.menu(chosen.method)
     cost = importance_cost(menu, run.importance(menu, run.latency(menu), part))
-    _note(chosen, run_dir)
+    note_recipe(chosen, run_dir)
     if as_json:
         print_json(dict(vars(cost)))
     else:
@@ -116,8 +116,8 @@ def finetune(
 
     flags: dict[str, Any] = {"model": model, "weights": weights, "input": input, "data.source": data, "method": method}
     flags |= {"budgets": budget or None}
-    chosen = _recipe(recipe or _known(run_dir), flags, set, allow_python)
-    run = _run(chosen, run_dir, chosen.method)
+    chosen = read_flags(recipe or _known(run_dir), flags, set, allow_python)
+    run = open_run(chosen, run_dir, chosen.method)
     saved = {}
     for share in ["100%"] if original else chosen.budgets:
         with leader_first(usable_device(chosen.device)) as group:
@@ -128,7 +128,7 @@ def finetune(
             save(place / UNMERGED, net)
             saved[share] = {"score": run.task.evaluate(net), "saved_to": str(place / UNMERGED)}
     if group.leads:
-        _note(chosen, run_dir)
+        note_recipe(chosen, run_dir)
     if as_json and group.leads:
         print_json(saved)
     for share, facts in saved.items() if not as_json else ():
@@ -162,16 +162,16 @@ def compress(
     flags: dict[str, Any] = {"model": model, "weights": weights, "input": input, "data.source": data, "method": method}
     flags |= {"runtime": runtime, "budgets": budget or None}
     flags |= {"workers": workers, "executor": executor, "address": address}
-    chosen = _recipe(recipe, flags, set, allow_python)
+    chosen = read_flags(recipe, flags, set, allow_python)
     place = run_dir or _default_place(recipe, chosen)
-    run = _run(chosen, place)
+    run = open_run(chosen, place)
     reports = []
     for share in chosen.budgets:
         result = run_method(run, chosen.method, share)
         reports.append(result.report)
         if not as_json:
             print(f"{result.report}\n  {result.report.cost}\n  in {result.directory}")
-    _note(chosen, place)
+    note_recipe(chosen, place)
     if as_json:
         print_json([report.model_dump(mode="json") for report in reports])
 
@@ -204,13 +204,13 @@ def compare(
     flags: dict[str, Any] = {"model": model, "weights": weights, "input": input, "data.source": data}
     flags |= {"runtime": runtime, "budgets": budget or None}
     flags |= {"workers": workers, "executor": executor, "address": address}
-    chosen = _recipe(recipe, flags, set, allow_python)
+    chosen = read_flags(recipe, flags, set, allow_python)
     place = run_dir or _default_place(recipe, chosen)
     methods = method or ["layermerge", "depth", "layeronly"]
     _require_known(methods)  # before hours are spent on the control
-    found = compare_run(_run(chosen, place), methods, chosen.budgets)
+    found = compare_run(open_run(chosen, place), methods, chosen.budgets)
     notes = [f"{miss.method} at {miss.budget}: {miss.reason}" for miss in found.missing]
-    _note(chosen, place)
+    note_recipe(chosen, place)
     written = write_comparison(place, chosen.label, found.reports, found.directories, notes)
     if as_json:
         print_json([report.model_dump(mode="json") for report in found.reports])
@@ -229,7 +229,10 @@ def _default_place(recipe: Path | None, chosen: RunRecipe) -> Path:
     return Path("runs") / (recipe.stem if recipe is not None else chosen.model.replace(":", "-").replace("/", "-"))
 
 
-def _recipe(path: Path | None, flags: dict[str, Any], settings: list[str] | None, allow_python: bool) -> RunRecipe:
+def read_flags(
+    path: Path | None, flags: dict[str, Any], settings: list[str] | None = None, allow_python: bool = False
+) -> RunRecipe:
+    """The recipe of a file, where there is one, with what flags and `--set` say instead."""
     import yaml
 
     from layermerge.recipes import RecipeError, read_recipe
@@ -264,7 +267,7 @@ def _require_known(methods: list[str]) -> None:
             raise RecipeError(f"unknown method '{method}'; choose one of {', '.join(method_names())}")
 
 
-def _run(chosen: RunRecipe, place: Path, menu: str = "layeronly") -> Run:
+def open_run(chosen: RunRecipe, place: Path, menu: str = "layeronly") -> Run:
     """Loads the network and the data, and notes the recipe in a run directory that has none, for verbs that follow.
 
     Rules that fit no layer, and methods that have no menu where one is needed, are refused before anything is written.
@@ -277,11 +280,11 @@ def _run(chosen: RunRecipe, place: Path, menu: str = "layeronly") -> Run:
     run = Run(loaded.module, chosen.data.open(loaded.module), place, chosen.settings)
     plan(run.trace, chosen.rules, menu)
     if _known(place) is None:
-        _note(chosen, place)
+        note_recipe(chosen, place)
     return run
 
 
-def _note(chosen: RunRecipe, place: Path) -> None:
+def note_recipe(chosen: RunRecipe, place: Path) -> None:
     """Leaves the recipe to verbs that follow; one that is there already gives way only to a command that went well."""
     import yaml
 

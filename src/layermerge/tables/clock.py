@@ -1,11 +1,14 @@
 """Clock: how long passes take, on a machine that others use too.
 
 Passes are timed in interleaved rounds, so that a machine that drifts slows all of them alike. The value is a low quantile:
-noise only ever adds. Rounds go on until the value is steady or the limit is reached, and how steady it was is kept.
+noise only ever adds. Passes that the system interrupted for another process are left out where enough others are there: on a
+crowded machine those are most of the long ones and few of the short ones. Rounds go on until the value is steady or the limit
+is reached, and how steady it was is kept.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -46,28 +49,47 @@ def time_side_by_side(
     *,
     between: Run = lambda: None,
     now: Callable[[], float] = time.perf_counter,
+    interruptions: Callable[[], int] | None = None,
 ) -> dict[str, Sample]:
-    """Times every pass in every round, in turn, with `between` run before each; `now` is the clock, which tests replace."""
+    """Times every pass in every round, in turn, with `between` run before each.
+
+    `now` is the clock and `interruptions` counts how often this thread had to give way; tests replace both.
+    """
+    interrupted = interruptions or involuntary_switches
     chosen = settings or ClockSettings()
     for run in runs.values():
         for _ in range(chosen.warm_up):
             run()
     times: dict[str, list[float]] = {name: [] for name in runs}
+    calm: dict[str, list[float]] = {name: [] for name in runs}
     began = now()
     for done in range(1, chosen.most_rounds + 1):
         for name, run in runs.items():
             between()
-            start = now()
+            so_far, start = interrupted(), now()
             own_ms = run()
-            times[name].append(own_ms if isinstance(own_ms, float) else (now() - start) * 1e3)
+            taken_ms = own_ms if isinstance(own_ms, float) else (now() - start) * 1e3
+            times[name].append(taken_ms)
+            if interrupted() == so_far:
+                calm[name].append(taken_ms)
         if done < chosen.least_rounds or now() - began < min(chosen.least_seconds, chosen.seconds):
             continue
         if now() - began > chosen.seconds or max(map(_disagreement(chosen), times.values())) <= chosen.spread:
             break
+    used = {name: calm[name] if len(calm[name]) >= chosen.least_rounds else times[name] for name in runs}
     return {
         name: Sample(float(np.quantile(values, chosen.quantile)), _disagreement(chosen)(values), len(values))
-        for name, values in times.items()
+        for name, values in used.items()
     }
+
+
+def involuntary_switches() -> int:
+    """How often this thread lost its processor to another; always 0 where the system does not say."""
+    if sys.platform != "linux":
+        return 0
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 def _disagreement(settings: ClockSettings) -> Callable[[list[float]], float]:
