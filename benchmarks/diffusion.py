@@ -104,6 +104,8 @@ def samples(bench: Bench) -> None:
     judge = TorchScriptExtractor(bench.extractor)
     features_of(_reference(bench), judge, cache=bench.run.directory / "features")
     for report, place in bench.finished:
+        if report.method not in bench.methods:
+            continue
         images = _samples(bench, place)
         features_of(to_pixels(images), judge, cache=bench.run.directory / "features")
         print(f"{report.method} at {report.budget}: {len(images)} images sampled and looked at", flush=True)

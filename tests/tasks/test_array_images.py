@@ -132,3 +132,10 @@ def test_preparations_that_are_refused() -> None:
         read(images, [0], Preparation(STATISTICS["imagenet"]), None)
     with pytest.raises(DataError, match="augment 'imagenet' is for image folders; set is arrays: try crop_flip"):
         read(images, [0], Preparation(augment="imagenet"), 0)
+
+
+def test_statistics_by_the_name_of_a_data_set() -> None:
+    x = Preparation.for_data_set("fashion-mnist").finish(torch.full((1, 1, 2, 2), 51, dtype=torch.uint8))
+    assert torch.allclose(x, torch.full((1, 1, 2, 2), (0.2 - 0.2860) / 0.3530))
+    with pytest.raises(DataError, match="knows no data set 'mnits'; it knows imagenet, cifar10, fashion-mnist, none"):
+        Preparation.for_data_set("mnits")

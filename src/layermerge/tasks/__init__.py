@@ -4,11 +4,10 @@ from layermerge.tasks.base import Batch, Draw, Network, Score, Task
 from layermerge.tasks.classification import Classification
 from layermerge.tasks.diffusion import Diffusion
 from layermerge.tasks.noise import NoiseSchedule
-from layermerge.tasks.preparation import STATISTICS, Preparation
+from layermerge.tasks.preparation import Preparation
 from layermerge.tasks.sources import load_images
 
 __all__ = [
-    "STATISTICS",
     "Batch",
     "Classification",
     "Diffusion",

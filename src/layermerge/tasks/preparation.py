@@ -70,6 +70,13 @@ class Preparation:
             )
 
     @classmethod
+    def for_data_set(cls, name: str, augment: Augment = "none") -> Preparation:
+        """Normalised as is usual for imagenet, cifar10 or fashion-mnist."""
+        if name not in STATISTICS:
+            raise DataError(f"preparation knows no data set '{name}'; it knows {', '.join(STATISTICS)}")
+        return cls(normalise=STATISTICS[name], augment=augment)
+
+    @classmethod
     def for_timm(cls, model: nn.Module, augment: Augment = "none") -> Preparation:
         """What a timm model was trained to read, as it says itself."""
         config = _timm_data().resolve_model_data_config(model)
