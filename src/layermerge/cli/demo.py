@@ -62,7 +62,7 @@ def _show(result: Result, page: Path, run_dir: Path) -> None:
         (str(result.directory), "the network to serve, its weights, how it recovered"),
         ("", ""),
         (f"layermerge demo --budget 50% --run-dir {run_dir}", "another budget uses the same tables"),
-        (f"layermerge compare {run_dir}/recipe.yaml --run-dir {run_dir}", "beside depth and layeronly"),
+        (f"layermerge compare {run_dir}/recipe.yaml --run-dir {run_dir} --budget 75%", "beside depth and layeronly"),
     ]
     width = max(len(first) for first, _ in lines) + 3
     for first, second in lines:
