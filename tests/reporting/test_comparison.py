@@ -8,36 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import report_runs
 
 from layermerge.reporting.comparison import comparison_table, write_comparison
 from layermerge.results import CostRecord, Report, ScoreRecord
 from layermerge.tuning.recovery import Row, write_recovery
 
-ORIGINAL = ScoreRecord(name="accuracy", value=0.9, count=1000, low=0.88, high=0.917)
 COST = CostRecord(entries=27, scored=19, ruled_out=3, failed=1, importance_seconds=61.4, works=13, latency_seconds=12.6)
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def report(method: str, budget: str, measured_ms: float, value: float, **more: Any) -> Report:
-    facts: dict[str, Any] = {
-        "stamp": "s",
-        "method": method,
-        "budget": budget,
-        "label": "plain",
-        "runtime": "onnxruntime",
-        "threads": 2,
-        "batch_size": 4,
-        "original_ms": 20.0,
-        "budget_ms": 12.0,
-        "measured_ms": measured_ms,
-        "original_score": ORIGINAL,
-        "score": ScoreRecord(name="accuracy", value=value, count=1000, low=value - 0.02, high=value + 0.01),
-        "held_out": 0.5,
-        "convs_before": 36,
-        "convs_after": 20,
-        "epochs": 3.0,
-    }
-    return Report(**facts | more)
+    return report_runs.report(method, budget, measured_ms, value, **{"predicted_ms": None, **more})
 
 
 REPORTS = [

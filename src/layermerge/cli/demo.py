@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from layermerge.cli.app import JsonOption, app, console, print_json
-from layermerge.cli.runs import note_recipe, open_run, read_flags
+from layermerge.cli.runs import RECIPE, note_recipe, open_run, read_flags
 
 if TYPE_CHECKING:
     from layermerge.results import Report
@@ -56,13 +57,14 @@ def _show(result: Result, page: Path, run_dir: Path) -> None:
         f"\n{report.method} at {report.budget}: a small network that tells clothes apart, trained on Fashion-MNIST\n"
     )
     out.print(table)
+    same = f"--run-dir {shlex.quote(str(run_dir))}"
     lines = [
         ("", ""),
         (str(page), "the report: open it in a browser"),
         (str(result.directory), "the network to serve, its weights, how it recovered"),
         ("", ""),
-        (f"layermerge demo --budget 50% --run-dir {run_dir}", "another budget uses the same tables"),
-        (f"layermerge compare {run_dir}/recipe.yaml --run-dir {run_dir} --budget 75%", "beside depth and layeronly"),
+        (f"layermerge demo --budget 50% {same}", "another budget uses the same tables"),
+        (f"layermerge compare {shlex.quote(str(run_dir / RECIPE))} {same} --budget 75%", "beside depth and layeronly"),
     ]
     width = max(len(first) for first, _ in lines) + 3
     for first, second in lines:
