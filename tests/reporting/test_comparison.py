@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import report_runs
 
 from layermerge.reporting.comparison import comparison_table, write_comparison
 from layermerge.results import CostRecord, Report, ScoreRecord
 from layermerge.tuning.recovery import Row, write_recovery
+from reporting import report_runs
 
 COST = CostRecord(entries=27, scored=19, ruled_out=3, failed=1, importance_seconds=61.4, works=13, latency_seconds=12.6)
 PNG = b"\x89PNG\r\n\x1a\n"
