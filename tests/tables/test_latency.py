@@ -206,16 +206,23 @@ def test_a_layer_that_cannot_be_measured_at_all_is_one_clear_line(tmp_path: Path
         _ = table.fixed_ms
 
 
-def test_a_whole_network_that_fails_is_one_clear_line(tmp_path: Path) -> None:
-    def fail() -> Run:
-        raise RuntimeError("no memory")
+def test_a_whole_network_that_fails_is_one_clear_line_and_tried_again(tmp_path: Path) -> None:
+    repaired: list[Run] = []
+
+    def whole() -> Run:
+        if not repaired:
+            raise RuntimeError("no memory")
+        return repaired[0]
 
     MACHINE[:] = [FakeRuntime()]
     traced = zoo.traced("plain")
     plan = lm.plan(traced)
-    table = LatencyJob(plan, works_of(traced, plan), "n", fail).run(MACHINE[0], 1, tmp_path / "t.jsonl", QUICK)
-    with pytest.raises(TableError, match=r"'whole network' has no latency .RuntimeError: no memory.; remove its line"):
-        _ = table.original_ms
+    job = LatencyJob(plan, works_of(traced, plan), "n", whole)
+    with pytest.raises(TableError, match="'whole network' could not be measured: RuntimeError: no memory"):
+        job.run(MACHINE[0], 1, tmp_path / "t.jsonl", QUICK)
+    assert MACHINE[0].built == []  # nothing else was tried in vain
+    repaired.append(lambda: 7.0)
+    assert job.run(MACHINE[0], 1, tmp_path / "t.jsonl", QUICK).original_ms == 7.0
 
 
 def test_opening_again_measures_nothing_twice(tmp_path: Path) -> None:

@@ -148,7 +148,10 @@ class LatencyJob:
 
         provenance: dict[str, Scalar] = {"kind": "latency", "network": self.network, "batch": batch}
         provenance |= runtime.describe()
-        table = fill_table(path, provenance, [WHOLE, *distinct], measure, title=f"latency on {runtime.name}")
+        title = f"latency on {runtime.name}"
+        # Without it no row means anything: a failure is not recorded, so that a repaired file is measured again.
+        fill_table(path, provenance, [WHOLE], measure, title=title, keep_failures=False)
+        table = fill_table(path, provenance, [WHOLE, *distinct], measure, title=title)
         return LatencyTable(self.plan, self.works, table)
 
 
