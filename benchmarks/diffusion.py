@@ -50,6 +50,8 @@ FURTHER = "60%"
 """Where methods take a network whose channels were pruned to the last budget."""
 SAMPLES = "samples.npy"
 SUBSETS, SUBSET_SIZE = 50, 500
+Kid = tuple[float, float]
+"""Mean and spread over subsets."""
 
 
 @dataclass(frozen=True)
@@ -118,19 +120,24 @@ def figures(bench: Bench) -> None:
     timed = side_by_side(bench.run, reports, places)
     judge, cache = TorchScriptExtractor(bench.extractor), bench.run.directory / "features"
     real = features_of(_reference(bench), judge, cache=cache)
-    rows = []
+    rows: list[tuple[Report, Kid | None]] = []
     for report, place in zip(timed, places, strict=True):
+        if not (place / SAMPLES).is_file():  # left out of the samples by --method
+            rows.append((report, None))
+            continue
         own = features_of(to_pixels(_samples(bench, place)), judge, cache=cache)
-        mean, spread = kid(own, real, subsets=SUBSETS, subset_size=SUBSET_SIZE)
-        rows.append((report, mean, spread))
+        rows.append((report, kid(own, real, subsets=SUBSETS, subset_size=SUBSET_SIZE)))
     _write_table(bench, rows)
+    judged = [(report, *found) for report, found in rows if found is not None]
     for name, title, points in (
-        ("noise_loss", "noise loss", [_point(r, r.score.value, r.score.low, r.score.high) for r, _, _ in rows]),
-        ("kid", "KID x 1000", [_point(r, 1000 * m, 1000 * (m - s), 1000 * (m + s)) for r, m, s in rows]),
+        ("noise_loss", "noise loss", [_point(r, r.score.value, r.score.low, r.score.high) for r, _ in rows]),
+        ("kid", "KID x 1000", [_point(r, 1000 * m, 1000 * (m - s), 1000 * (m + s)) for r, m, s in judged]),
     ):
         for suffix in (".png", ".svg"):
             plot_accuracy(points, bench.out / f"{name}{suffix}", score=title)
     for report, place in zip(reports, places, strict=True):
+        if not (place / SAMPLES).is_file():
+            continue
         name = f"{report.method}-{report.budget.rstrip('%')}".replace("+", "-")
         write_grid(_samples(bench, place)[:40], bench.out / f"samples-{name}.png", columns=10)
 
@@ -174,7 +181,7 @@ def _drawn(bench: Bench, place: Path, count: int) -> Tensor:
     )
 
 
-def _write_table(bench: Bench, rows: Sequence[tuple[Report, float, float]]) -> None:
+def _write_table(bench: Bench, rows: Sequence[tuple[Report, Kid | None]]) -> None:
     first = rows[0][0]
     lines = [
         f"Original: {first.original_ms:.2f} ms a step of {first.batch_size} images on {first.runtime} "
@@ -186,10 +193,10 @@ def _write_table(bench: Bench, rows: Sequence[tuple[Report, float, float]]) -> N
     lines += [
         f"| {'original, fine-tuned' if r.method == CONTROL else r.method} | {r.budget} | {r.measured_ms:.2f} "
         f"| {r.speed_up:.2f}x | {r.score.value:.5f} | {r.score.low:.5f} - {r.score.high:.5f} "
-        f"| {1000 * mean:.1f} ± {1000 * spread:.1f} | {r.convs_after} |"
-        for r, mean, spread in rows
+        f"| {'-' if found is None else f'{1000 * found[0]:.1f} ± {1000 * found[1]:.1f}'} | {r.convs_after} |"
+        for r, found in rows
     ]
-    costs = {r.method: r.cost for r, _, _ in rows if r.cost.entries}
+    costs = {r.method: r.cost for r, _ in rows if r.cost.entries}
     lines += ["", "| method | entries | scored | ruled out | works timed | latency s | importance s |"]
     lines += ["|---|---|---|---|---|---|---|"]
     lines += [
@@ -203,9 +210,11 @@ def _write_table(bench: Bench, rows: Sequence[tuple[Report, float, float]]) -> N
         writer.writerow(
             ["method", "budget", "measured_ms", "speed_up", "noise_loss", "low", "high", "kid", "kid_std", "convs"]
         )
-        for r, mean, spread in rows:
+        for r, found in rows:
             score = (r.score.value, r.score.low, r.score.high)
-            writer.writerow([r.method, r.budget, r.measured_ms, r.speed_up, *score, mean, spread, r.convs_after])
+            writer.writerow(
+                [r.method, r.budget, r.measured_ms, r.speed_up, *score, *(found or ("", "")), r.convs_after]
+            )
     print("\n".join(lines))
 
 
