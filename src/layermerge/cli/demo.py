@@ -53,9 +53,7 @@ def _show(result: Result, page: Path, run_dir: Path) -> None:
     for row in _rows(report):
         table.add_row(*row)
     out = console()
-    out.print(
-        f"\n{report.method} at {report.budget}: a small network that tells clothes apart, trained on Fashion-MNIST\n"
-    )
+    out.print(f"\nA small network that tells clothes apart (Fashion-MNIST): {report.method} at {report.budget}\n")
     out.print(table)
     same = f"--run-dir {shlex.quote(str(run_dir))}"
     lines = [
