@@ -16,7 +16,7 @@ CLOCK = ClockSettings(least_rounds=100, most_rounds=3000, seconds=20.0, spread=0
 def side_by_side(
     run: Run, reports: Sequence[Report], places: Sequence[Path], clock: ClockSettings = CLOCK
 ) -> list[Report]:
-    """The same reports with latencies measured anew.
+    """The same reports with latencies measured anew, on the scale of the run's latency table.
 
     The control is the original network, exported as the others are: its file is what they are compared with.
     """
@@ -26,6 +26,6 @@ def side_by_side(
     control = next(place for report, place in zip(reports, places, strict=True) if report.method == CONTROL)
     unit = run.original_ms / samples[str(control)].value_ms
     return [
-        report.model_copy(update={"measured_ms": samples[str(place)].value_ms * unit})
+        report.model_copy(update={"measured_ms": samples[str(place)].value_ms * unit, "original_ms": run.original_ms})
         for report, place in zip(reports, places, strict=True)
     ]
