@@ -77,16 +77,16 @@ def test_the_shipped_recipe_says_all_that_the_demo_needs() -> None:
 def test_the_demo_goes_all_the_way_and_a_second_time_does_nothing(run: Run) -> None:
     first = run("demo", "--runtime", "priced", "--budget", "99%")
     assert first.code == 0, first.err
-    result = json.loads(Path("runs/demo/layermerge/99pct/plain/result.json").read_text(encoding="utf-8"))
+    result = json.loads(Path("runs/demo-priced/layermerge/99pct/plain/result.json").read_text(encoding="utf-8"))
     for shown in (f"{result['original_ms']:.3f}", f"{result['measured_ms']:.3f}", str(result["convs_after"])):
         assert shown in first.out
     assert f"{100 * result['score']['value']:.1f}" in first.out
-    assert "runs/demo/report.html" in first.out
-    assert Path("runs/demo/report.html").is_file()
-    before = contents(Path("runs/demo"))
+    assert "runs/demo-priced/report.html" in first.out
+    assert Path("runs/demo-priced/report.html").is_file()
+    before = contents(Path("runs/demo-priced"))
     second = run("demo", "--runtime", "priced", "--budget", "99%")
     assert second.out == first.out
-    assert contents(Path("runs/demo")) == before
+    assert contents(Path("runs/demo-priced")) == before
 
 
 @pytest.mark.usefixtures("small")

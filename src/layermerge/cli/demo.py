@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from layermerge.results import Report
     from layermerge.stages import Result
 
+_RUNTIME = "onnxruntime"
+
 
 @app.command()
 def demo(
     budget: Annotated[str, typer.Option(help="60%, 1.8x or 12ms.")] = "60%",
     method: Annotated[str, typer.Option(help="layermerge, depth, layeronly, sequential, channels, ...")] = "layermerge",
-    runtime: Annotated[str, typer.Option(help="torch, onnxruntime, openvino, ...")] = "onnxruntime",
-    run_dir: Annotated[Path, typer.Option("--run-dir", metavar="DIR", help="Where results go.")] = Path("runs/demo"),
+    runtime: Annotated[str, typer.Option(help="torch, onnxruntime, openvino, ...")] = _RUNTIME,
+    run_dir: Annotated[
+        Path | None, typer.Option("--run-dir", metavar="DIR", help="Where results go; runs/demo, or runs/demo-RUNTIME.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compress a small network that comes with the package: plan, tables, choice, fine-tuning, merge, export, report.
@@ -33,13 +37,15 @@ def demo(
     from layermerge.reporting.page import REPORT, write_report
 
     chosen = read_flags(shipped.RECIPE, {"budgets": [budget], "method": method, "runtime": runtime})
-    result = run_method(open_run(chosen, run_dir), method, budget)
-    note_recipe(chosen, run_dir)
-    page = write_report([run_dir], run_dir / REPORT)
+    # A run directory holds the tables of one runtime.
+    place = run_dir or Path("runs") / ("demo" if runtime == _RUNTIME else f"demo-{runtime}")
+    result = run_method(open_run(chosen, place), method, budget)
+    note_recipe(chosen, place)
+    page = write_report([place], place / REPORT)
     if as_json:
         print_json({**result.report.model_dump(mode="json"), "directory": str(result.directory), "page": str(page)})
     else:
-        _show(result, page, run_dir)
+        _show(result, page, place)
 
 
 def _show(result: Result, page: Path, run_dir: Path) -> None:
@@ -48,8 +54,10 @@ def _show(result: Result, page: Path, run_dir: Path) -> None:
 
     report = result.report
     table = Table(box=None, pad_edge=False)
-    for heading, side in (("", "left"), ("before", "right"), ("after", "right"), ("", "left")):
-        table.add_column(heading, justify=side, overflow="fold")  # type: ignore[arg-type]
+    table.add_column("")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    table.add_column("", overflow="fold")
     for row in _rows(report):
         table.add_row(*row)
     out = console()
@@ -74,8 +82,9 @@ def _rows(report: Report) -> list[tuple[str, str, str, str]]:
     threads, images = _counted(report.threads, "thread"), _counted(report.batch_size, "image")
     where = f"{report.runtime}, {threads}, {images} at a time"
     predicted = "" if report.predicted_ms is None else f", predicted {report.predicted_ms:.3f}"
-    interval = "" if score.low is None or score.high is None else f"95 % interval {_shown(score, score.low)} to "
-    interval += "" if score.high is None else f"{_shown(score, score.high)}, "
+    interval = ""
+    if score.low is not None and score.high is not None:
+        interval = f"95 % interval {_shown(score, score.low)} to {_shown(score, score.high)}, "
     return [
         (
             "latency (ms)",

@@ -43,46 +43,6 @@ class Sample:
     rounds: int
 
 
-def time_side_by_side(
-    runs: Mapping[str, Run],
-    settings: ClockSettings | None = None,
-    *,
-    between: Run = lambda: None,
-    now: Callable[[], float] = time.perf_counter,
-    interruptions: Callable[[], int] | None = None,
-) -> dict[str, Sample]:
-    """Times every pass in every round, in turn, with `between` run before each.
-
-    `now` is the clock and `interruptions` counts how often this thread had to give way; tests replace both.
-    """
-    interrupted = interruptions or involuntary_switches
-    chosen = settings or ClockSettings()
-    for run in runs.values():
-        for _ in range(chosen.warm_up):
-            run()
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    calm: dict[str, list[float]] = {name: [] for name in runs}
-    began = now()
-    for done in range(1, chosen.most_rounds + 1):
-        for name, run in runs.items():
-            between()
-            so_far, start = interrupted(), now()
-            own_ms = run()
-            taken_ms = own_ms if isinstance(own_ms, float) else (now() - start) * 1e3
-            times[name].append(taken_ms)
-            if interrupted() == so_far:
-                calm[name].append(taken_ms)
-        if done < chosen.least_rounds or now() - began < min(chosen.least_seconds, chosen.seconds):
-            continue
-        if now() - began > chosen.seconds or max(map(_disagreement(chosen), times.values())) <= chosen.spread:
-            break
-    used = {name: calm[name] if len(calm[name]) >= chosen.least_rounds else times[name] for name in runs}
-    return {
-        name: Sample(float(np.quantile(values, chosen.quantile)), _disagreement(chosen)(values), len(values))
-        for name, values in used.items()
-    }
-
-
 def involuntary_switches() -> int:
     """How often this thread lost its processor to another; always 0 where the system does not say."""
     if sys.platform != "linux":
@@ -90,6 +50,48 @@ def involuntary_switches() -> int:
     import resource
 
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+
+
+def time_side_by_side(
+    runs: Mapping[str, Run],
+    settings: ClockSettings | None = None,
+    *,
+    between: Run = lambda: None,
+    now: Callable[[], float] = time.perf_counter,
+    interruptions: Callable[[], int] = involuntary_switches,
+) -> dict[str, Sample]:
+    """Times every pass in every round, in turn, with `between` run before each.
+
+    `now` is the clock and `interruptions` counts how often this thread had to give way; tests replace both.
+    """
+    chosen = settings or ClockSettings()
+    for run in runs.values():
+        for _ in range(chosen.warm_up):
+            run()
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    calm: dict[str, list[float]] = {name: [] for name in runs}
+
+    def counted() -> dict[str, list[float]]:
+        return {name: calm[name] if len(calm[name]) >= chosen.least_rounds else times[name] for name in runs}
+
+    began = now()
+    for done in range(1, chosen.most_rounds + 1):
+        for name, run in runs.items():
+            between()
+            so_far, start = interruptions(), now()
+            own_ms = run()
+            taken_ms = own_ms if isinstance(own_ms, float) else (now() - start) * 1e3
+            times[name].append(taken_ms)
+            if interruptions() == so_far:
+                calm[name].append(taken_ms)
+        if done < chosen.least_rounds or now() - began < min(chosen.least_seconds, chosen.seconds):
+            continue
+        if now() - began > chosen.seconds or max(map(_disagreement(chosen), counted().values())) <= chosen.spread:
+            break
+    return {
+        name: Sample(float(np.quantile(values, chosen.quantile)), _disagreement(chosen)(values), len(values))
+        for name, values in counted().items()
+    }
 
 
 def _disagreement(settings: ClockSettings) -> Callable[[list[float]], float]:
