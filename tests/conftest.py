@@ -1,4 +1,4 @@
-"""Settings that every test shares: one thread, fixed seeds, reproducible property tests."""
+"""Settings that every test shares: one thread, fixed seeds, reproducible property tests, names that stay."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def _fixed_seeds() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes are named after their argument: a time stamp in them would give each worker other tests to run."""
+    return argname if isinstance(val, bytes) else None
