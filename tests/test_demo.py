@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +88,9 @@ def test_the_demo_goes_all_the_way_and_a_second_time_does_nothing(run: Run) -> N
     second = run("demo", "--runtime", "priced", "--budget", "99%")
     assert second.out == first.out
     assert contents(Path("runs/demo-priced")) == before
+    (suggested,) = [line for line in first.out.splitlines() if line.startswith("layermerge demo ")]
+    command = shlex.split(suggested.split("   ")[0].replace("50%", "99%"))  # a budget that is there already
+    assert run(*command[1:]).out == first.out
 
 
 @pytest.mark.usefixtures("small")

@@ -69,12 +69,16 @@ def _show(result: Result, page: Path, run_dir: Path) -> None:
         (str(page), "the report: open it in a browser"),
         (str(result.directory), "the network to serve, its weights, how it recovered"),
         ("", ""),
-        (f"layermerge demo --budget 50% {same}", "another budget uses the same tables"),
+        (f"layermerge demo --budget 50%{_runtime_flag(report)} {same}", "another budget uses the same tables"),
         (f"layermerge compare {shlex.quote(str(run_dir / RECIPE))} {same} --budget 75%", "beside depth and layeronly"),
     ]
     width = max(len(first) for first, _ in lines) + 3
     for first, second in lines:
         print(f"{first:{width}}{second}".rstrip())
+
+
+def _runtime_flag(report: Report) -> str:
+    return "" if report.runtime == _RUNTIME else f" --runtime {report.runtime}"
 
 
 def _rows(report: Report) -> list[tuple[str, str, str, str]]:
