@@ -98,7 +98,8 @@ def test_compress_without_a_recipe_on_a_real_runtime(run: Run, monkeypatch: pyte
     quick = ClockSettings(warm_up=1, least_rounds=2, most_rounds=2, seconds=0)
     for module in ("tables.latency", "stages"):
         monkeypatch.setattr(f"layermerge.{module}.WHOLE_CLOCK", quick)
-    monkeypatch.setattr("layermerge.tables.latency.ClockSettings", lambda: quick)
+    for clock in ("WORK_CLOCK", "PACE_CLOCK"):
+        monkeypatch.setattr(f"layermerge.tables.latency.{clock}", quick)
     flags = [
         f"--set={part}={yaml.safe_dump(SETTINGS[part], default_flow_style=True)}" for part in ("importance", "finetune")
     ]

@@ -24,8 +24,8 @@ PLANNED = ("plan", "python:tiny:net", "--input", "3x8x8", "--run-dir", "a")
 @pytest.fixture(autouse=True)
 def _quick_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = ClockSettings(warm_up=1, least_rounds=2, most_rounds=2, seconds=0)
-    monkeypatch.setattr("layermerge.tables.latency.WHOLE_CLOCK", quick)
-    monkeypatch.setattr("layermerge.tables.latency.ClockSettings", lambda: quick)
+    for clock in ("WHOLE_CLOCK", "WORK_CLOCK", "PACE_CLOCK"):
+        monkeypatch.setattr(f"layermerge.tables.latency.{clock}", quick)
 
 
 def write_importance(directory: Path) -> None:

@@ -43,9 +43,10 @@ from layermerge.solving.meet_budget import MetBudget, measured_beside, meet_budg
 from layermerge.surgery.merge import MergedModule, merge
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
 from layermerge.tables.importance import importance_cost, measure_importance
-from layermerge.tables.latency import WHOLE_CLOCK, LatencyTable, measure_latency
+from layermerge.tables.latency import LatencyTable, measure_latency
 from layermerge.tables.shards import WHOLE_TABLE, Shard
 from layermerge.tables.table import Table
+from layermerge.tables.work_clock import WHOLE_CLOCK
 from layermerge.tasks.base import Task
 from layermerge.tracing.trace import trace
 from layermerge.tuning.distributed import usable_device

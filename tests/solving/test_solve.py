@@ -13,8 +13,9 @@ import layermerge as lm
 import zoo
 from layermerge.planning.plan import Candidate, Plan
 from layermerge.solving.frontier import Frontier
-from layermerge.tables.latency import WHOLE, LatencyTable
+from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Row, Table, TableError
+from layermerge.tables.work_clock import WHOLE
 from layermerge.tables.works import works_of
 
 

@@ -18,9 +18,10 @@ from layermerge.planning.plan import Plan
 from layermerge.planning.rules import Rules
 from layermerge.tables.executors import LocalProcesses
 from layermerge.tables.importance import BASELINE, ImportanceJob, importance_cost, measure_importance
-from layermerge.tables.latency import WHOLE, LatencyTable
+from layermerge.tables.latency import LatencyTable
 from layermerge.tables.runner import fill_table
 from layermerge.tables.table import Row, Table, TableError
+from layermerge.tables.work_clock import WHOLE
 from layermerge.tables.works import works_of
 from layermerge.tasks import Classification, Draw, Preparation
 from layermerge.tasks.base import Network, Task

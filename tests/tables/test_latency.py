@@ -15,8 +15,9 @@ import zoo
 from layermerge.planning.plan import Plan
 from layermerge.runtimes.base import Run, Runtime, RuntimeSettings
 from layermerge.tables.clock import ClockSettings, time_side_by_side
-from layermerge.tables.latency import WHOLE, LatencyJob, LatencyTable
+from layermerge.tables.latency import LatencyJob, LatencyTable
 from layermerge.tables.table import Table, TableError
+from layermerge.tables.work_clock import WHOLE
 from layermerge.tables.works import Sandwich, Work, works_of
 from layermerge.tracing.capture import Inputs
 
@@ -43,12 +44,22 @@ def own_ms(work: Work) -> float:
 
 
 class FakeRuntime(Runtime):
-    """A machine whose clock moves by a module's price when it runs, and by `call_ms` for the call itself."""
+    """A machine whose clock moves by a module's price when it runs, and by `call_ms` for the call itself.
+
+    `slowness` says by how much more it moves at a time.
+    """
 
     name, package, extra = "fake", "torch", "fake"
 
-    def __init__(self, threads: int = 1, call_ms: float = 0.0, version: str = "1") -> None:
+    def __init__(
+        self,
+        threads: int = 1,
+        call_ms: float = 0.0,
+        version: str = "1",
+        slowness: Callable[[float], float] = lambda _seconds: 1.0,
+    ) -> None:
         self.seconds = 0.0
+        self.slowness = slowness
         self.call_ms = call_ms
         self.version = version
         self.built: list[nn.Module] = []
@@ -71,7 +82,7 @@ class FakeRuntime(Runtime):
 
     def lasting(self, passing_ms: float) -> Run:
         def run() -> None:
-            self.seconds += passing_ms / 1000
+            self.seconds += passing_ms / 1000 * self.slowness(self.seconds)
 
         return run
 
@@ -88,7 +99,7 @@ def _no_real_clock(monkeypatch: pytest.MonkeyPatch) -> None:
         clock = {"now": lambda: MACHINE[0].seconds if MACHINE else 0.0, "interruptions": lambda: 0}
         return time_side_by_side(runs, settings, **clock, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("layermerge.tables.latency.time_side_by_side", timed)
+    monkeypatch.setattr("layermerge.tables.work_clock.time_side_by_side", timed)
     MACHINE.clear()
 
 
@@ -140,9 +151,27 @@ def test_each_distinct_work_is_measured_once(name: str, tmp_path: Path) -> None:
     assert str(table).startswith(
         f"{sum(work is not None for work in table.works.values())} entries, {len(distinct)} distinct works measured; "
     )
-    # Empty graphs, one for each shape that a work begins or ends with.
+    # Empty graphs, one for each shape that a work begins or ends with, and one for the call.
     shapes = {shape for work in distinct for shape in (work.input_shape, work.output_shape)}
-    assert len(runtime.built) - runtime.sandwiches == len(shapes)
+    assert len(runtime.built) - runtime.sandwiches == len(shapes) + 1
+
+
+@pytest.mark.parametrize("slowed", [0.5, 1.7, 3.0])
+def test_rows_are_in_proportion_to_the_whole_whatever_the_machine_is_up_to(slowed: float, tmp_path: Path) -> None:
+    """The machine changes its speed once the whole network is measured."""
+    calm = measure("basic_strided", tmp_path, FakeRuntime())
+    lines = (tmp_path / "latency.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "latency.jsonl").write_bytes(b"".join(lines[:2]))
+    again = measure("basic_strided", tmp_path, FakeRuntime(slowness=lambda _seconds: slowed))
+    assert values(again) == pytest.approx(values(calm))
+
+
+def test_a_speed_that_changes_while_a_work_is_timed_is_noticed(tmp_path: Path) -> None:
+    runtime = FakeRuntime(slowness=lambda seconds: 2.0 if int(seconds / 1.7) % 2 else 1.0)
+    table = measure("inverted", tmp_path, runtime)
+    for candidate in table.plan.candidates:
+        work = table.works[candidate.key]
+        assert table.of(candidate) == pytest.approx(0.0 if work is None else own_ms(work), abs=1e-9)
 
 
 def test_the_fixed_cost_is_the_whole_network_less_its_single_layers(tmp_path: Path) -> None:
@@ -279,7 +308,7 @@ def test_works_that_take_less_than_an_empty_graph_take_nothing(tmp_path: Path, m
 
 @pytest.mark.parametrize("runtime", ["torch", "onnxruntime", "openvino"])
 def test_a_table_of_a_real_runtime(runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layermerge.tables.latency.time_side_by_side", time_side_by_side)
+    monkeypatch.setattr("layermerge.tables.work_clock.time_side_by_side", time_side_by_side)
     traced = zoo.traced("basic_strided")
     plan = lm.plan(traced)
     path = tmp_path / "latency.jsonl"

@@ -11,9 +11,10 @@ import pytest
 import layermerge as lm
 import zoo
 from layermerge.planning.plan import Candidate, Plan
-from layermerge.tables.latency import WHOLE, LatencyTable
+from layermerge.tables.latency import LatencyTable
 from layermerge.tables.ruling_out import ruled_out
 from layermerge.tables.table import Row, Table
+from layermerge.tables.work_clock import WHOLE
 from layermerge.tables.works import Work, works_of
 
 NETWORKS = ["plain", "basic", "inverted", "depthwise_chain", "one_relu_five_times"]

@@ -28,7 +28,7 @@ from layermerge.solving.budget_text import InfeasibleBudget, budget_ms
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.clock import ClockSettings, time_side_by_side
-from layermerge.tables.latency import WHOLE_CLOCK
+from layermerge.tables.work_clock import WHOLE_CLOCK
 from layermerge.tracing.capture import Inputs, first_line, untouched
 from layermerge.tracing.trace import trace
 

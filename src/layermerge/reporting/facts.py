@@ -34,8 +34,9 @@ from layermerge.solving.frontier import Frontier
 from layermerge.solving.solve import Objective, solve
 from layermerge.stages import CHOICE, RESULT, SCORE, OriginalRecord
 from layermerge.tables.importance import importance_cost
-from layermerge.tables.latency import WHOLE, LatencyTable
+from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Table
+from layermerge.tables.work_clock import WHOLE
 from layermerge.tuning.recovery import JSONL, read_recovery
 
 MOST_POINTS = 150

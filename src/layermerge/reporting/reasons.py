@@ -10,8 +10,9 @@ from collections.abc import Iterable
 
 from layermerge.artifacts import PlanRecord, candidate_of
 from layermerge.reporting.fact_records import ReasonFacts, ReasonKind
-from layermerge.tables.latency import WHOLE, LatencyTable
+from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Table
+from layermerge.tables.work_clock import WHOLE
 
 _EXAMPLES = 3
 _NAMES = re.compile(r"'[^']*'")

@@ -20,8 +20,9 @@ from layermerge.solving.solve import Objective, Scores, solve
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.clock import ClockSettings, time_side_by_side
-from layermerge.tables.latency import WHOLE_CLOCK, LatencyTable
+from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import TableError
+from layermerge.tables.work_clock import WHOLE_CLOCK
 from layermerge.tracing.trace import Trace
 
 _ROUNDS = 8

@@ -38,8 +38,12 @@ def measured(measure: Measure, key: str) -> Row:
     except Exception as error:
         if machine_failed(error):
             raise  # such as a full disk: it fails every entry alike, and none once there is room again
-        reason = (str(error).splitlines() or [""])[0][:200]
-        return Row(key=key, status="failed", reason=f"{type(error).__name__}: {reason}")
+        return Row(key=key, status="failed", reason=reason_of(error))
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong, in a line that a table can hold."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
 
 
 def in_this_process(measure: Measure, keys: Sequence[str]) -> Iterator[Row]:

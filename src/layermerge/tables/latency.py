@@ -1,9 +1,9 @@
 """Latency: what each candidate will cost on the runtime that serves the network.
 
 In: a `Plan`, its `Trace`, a runtime. Out: a `LatencyTable`, durable and resumable.
-Each distinct work is timed once, in the runtime, at the network's true resolution, interleaved with empty graphs whose cost
-is taken off. What no candidate covers (pooling, attention, the classifier) is the fixed cost: the whole network minus its
-single layers. If that is negative, rows are scaled so that they sum to the whole.
+Each distinct work is timed once, in the runtime, at the network's true resolution and in proportion to the whole network.
+What no candidate covers (pooling, attention, the classifier) is the fixed cost: the whole network minus its single layers.
+If that is negative, rows are scaled so that they sum to the whole.
 """
 
 from __future__ import annotations
@@ -11,27 +11,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
-from torch import nn
-
 from layermerge.artifacts import fingerprint
+from layermerge.errors import LayerMergeError, machine_failed
 from layermerge.planning.plan import Candidate, Plan
 from layermerge.runtimes.base import Run, Runtime, RuntimeSettings
 from layermerge.runtimes.registry import make_runtime
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
-from layermerge.tables.clock import ClockSettings, cache_pressure, time_side_by_side
+from layermerge.tables.clock import ClockSettings, cache_pressure
+from layermerge.tables.executors import reason_of
 from layermerge.tables.runner import fill_table
 from layermerge.tables.table import Row, Scalar, Table, TableError
-from layermerge.tables.works import Sandwich, Work, empty, sandwich_inputs, works_of
-from layermerge.tracing.capture import Inputs
-from layermerge.tracing.structure import MapShape
+from layermerge.tables.work_clock import PACE_CLOCK, WHOLE, WHOLE_CLOCK, WORK_CLOCK, Pace, WorkClock, measure_whole
+from layermerge.tables.works import Work, works_of
 from layermerge.tracing.trace import Trace
 
-WHOLE = "whole network"
-WHOLE_CLOCK = ClockSettings(least_rounds=20, least_seconds=1.0, most_rounds=2000, seconds=4.0, spread=0.005)
+_TIMING = 2
+"""How works are timed; raised with every change to it, since rows that were timed otherwise do not mix."""
 
 
 @dataclass(frozen=True)
@@ -135,54 +134,45 @@ class LatencyJob:
 
     def run(self, runtime: Runtime, batch: int, path: str | Path, clock: ClockSettings | None = None) -> LatencyTable:
         distinct = {work.key: work for work in self.works.values() if work is not None}
-        stopwatch = WorkClock(runtime, batch, clock or ClockSettings(), cache_pressure(_weight_bytes(self.plan)))
-
-        def measure(key: str) -> Row:
-            started = time.perf_counter()
-            row = stopwatch.measure(distinct[key]) if key != WHOLE else measure_whole()
-            return row.model_copy(update={"seconds": round(time.perf_counter() - started, 2)})
-
-        def measure_whole() -> Row:
-            sample = time_side_by_side({WHOLE: self.whole()}, clock or WHOLE_CLOCK)[WHOLE]
-            return Row(key=WHOLE, value=sample.value_ms, spread=sample.spread * sample.value_ms, samples=sample.rounds)
-
-        provenance: dict[str, Scalar] = {"kind": "latency", "network": self.network, "batch": batch}
+        provenance: dict[str, Scalar] = {"kind": "latency", "network": self.network, "batch": batch, "timing": _TIMING}
         provenance |= runtime.describe()
         title = f"latency on {runtime.name}"
+        whole = cache(self.whole)
+
+        def measure_first(_key: str) -> Row:
+            return _timed(lambda: measure_whole(whole(), clock or WHOLE_CLOCK))
+
         # Without it no row means anything: a failure is not recorded, so that a repaired file is measured again.
-        fill_table(path, provenance, [WHOLE], measure, title=title, keep_failures=False)
+        first = fill_table(path, provenance, [WHOLE], measure_first, title=title, keep_failures=False)
+
+        @cache
+        def stopwatch() -> WorkClock:
+            pace = Pace(_needed_by_every_row(whole), _value(first[WHOLE]), clock or PACE_CLOCK)
+            return WorkClock(runtime, batch, pace, clock or WORK_CLOCK, cache_pressure(_weight_bytes(self.plan)))
+
+        def measure(key: str) -> Row:
+            return _timed(lambda: stopwatch().measure(distinct[key]))
+
         table = fill_table(path, provenance, [WHOLE, *distinct], measure, title=title)
         return LatencyTable(self.plan, self.works, table)
 
 
-class WorkClock:
-    """Times works on one runtime; the empty graphs, one a shape, are built once."""
+def _needed_by_every_row(whole: Callable[[], Run]) -> Run:
+    """A whole network that cannot be built any more fails every row alike: it ends the run."""
+    try:
+        return whole()
+    except LayerMergeError:
+        raise
+    except Exception as error:
+        if machine_failed(error):
+            raise
+        raise TableError(f"'{WHOLE}' could not be measured: {reason_of(error)}") from error
 
-    def __init__(self, runtime: Runtime, batch: int, settings: ClockSettings, between: Run = lambda: None) -> None:
-        self.runtime = runtime
-        self.between = between
-        self.batch = batch
-        self.settings = settings
-        self._empties: dict[MapShape, Run] = {}
 
-    def measure(self, work: Work) -> Row:
-        """The work's own time: its sandwich, less half an empty graph at each of its ends."""
-        ends = (work.input_shape, work.output_shape)
-        runs: dict[str, Run] = {"work": self._prepare(Sandwich(work), Inputs(sandwich_inputs(work, self.batch), {}))}
-        runs |= {str(shape): self._empty(shape) for shape in ends}
-        samples = time_side_by_side(runs, self.settings, between=self.between)
-        own = samples["work"].value_ms - sum(samples[str(shape)].value_ms for shape in ends) / 2
-        spread = sum(sample.spread * sample.value_ms for sample in samples.values())
-        return Row(key=work.key, value=max(own, 0.0), spread=spread, samples=samples["work"].rounds)
-
-    def _empty(self, shape: MapShape) -> Run:
-        if shape not in self._empties:
-            work = Work.between(shape)
-            self._empties[shape] = self._prepare(empty(shape[0]), Inputs(sandwich_inputs(work, self.batch), {}))
-        return self._empties[shape]
-
-    def _prepare(self, module: nn.Module, inputs: Inputs) -> Run:
-        return self.runtime.prepare(module, inputs, small=True)
+def _timed(measure: Callable[[], Row]) -> Row:
+    """The row, with what it cost to measure."""
+    started = time.perf_counter()
+    return measure().model_copy(update={"seconds": round(time.perf_counter() - started, 2)})
 
 
 def _weight_bytes(plan: Plan) -> int:

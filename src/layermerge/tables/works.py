@@ -136,7 +136,7 @@ def _token(trace: Trace, step: OpStep | str) -> str | None:
 
 
 class Sandwich(nn.Module):
-    """A work between two neighbours, which take the data in and out of the runtime's own layout, as its network would."""
+    """A work between neighbours, which take the data in and out of the runtime's own layout, as its network would."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
@@ -149,15 +149,17 @@ class Sandwich(nn.Module):
         self.sides = [left, right, top, bottom]
         if top == bottom and left == right:
             self.conv.padding, self.sides = (top, left), []
+        self.beside = neighbour(spec.out_channels) if needs_other(work) else None
         self.follow = work.follow
         self.operators = nn.ModuleList(_operator(token, spec.out_channels) for token in work.follow if token != ADD)
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         x = self.before(x)
+        other = x if y is None or self.beside is None else self.beside(y)
         out = self.conv(F.pad(x, self.sides) if self.sides else x)
         operators = iter(self.operators)
         for token in self.follow:
-            out = out + (x if y is None else y) if token == ADD else next(operators)(out)
+            out = out + other if token == ADD else next(operators)(out)
         result: Tensor = self.after(out)
         return result
 
@@ -170,6 +172,11 @@ def neighbour(channels: int) -> nn.Conv2d:
 def empty(channels: int) -> nn.Module:
     """Two neighbours with nothing between them: what a sandwich costs beside its filling, for one shape."""
     return nn.Sequential(neighbour(channels), neighbour(channels))
+
+
+def call() -> nn.Module:
+    """Nothing at all: what a pass costs for being called."""
+    return nn.Identity()
 
 
 def needs_other(work: Work) -> bool:
