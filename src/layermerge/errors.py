@@ -16,6 +16,12 @@ def machine_failed(error: BaseException | None) -> bool:
     return False
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of somebody else's code says, cut to fit into a line of ours; its name where it says nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:240]
+
+
 class LayerMergeError(Exception):
     """Base of every error that a user's input can cause; the command line prints it and exits with 2."""
 

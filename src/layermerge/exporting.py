@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from layermerge.artifacts import write_files
-from layermerge.errors import ArtifactError
-from layermerge.tracing.capture import Inputs, first_line
+from layermerge.errors import ArtifactError, first_line
+from layermerge.tracing.capture import Inputs
 from layermerge.tracing.verify import relative_difference
 
 TOLERANCE = 1e-4

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from layermerge.baselines.channel_groups import ChannelGroup, PruningError, find_groups, torch_pruning
-from layermerge.errors import LayerMergeError
+from layermerge.errors import LayerMergeError, first_line
 from layermerge.runtimes.base import Run, Runtime, RuntimeSettings
 from layermerge.runtimes.registry import make_runtime
 from layermerge.solving.budget_text import InfeasibleBudget, budget_ms
@@ -29,7 +29,7 @@ from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.clock import ClockSettings, time_side_by_side
 from layermerge.tables.work_clock import WHOLE_CLOCK
-from layermerge.tracing.capture import Inputs, first_line, untouched
+from layermerge.tracing.capture import Inputs, untouched
 from layermerge.tracing.trace import trace
 
 _ROUNDS = 7

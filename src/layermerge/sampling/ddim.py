@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from layermerge.errors import DataError, LayerMergeError
+from layermerge.errors import DataError, LayerMergeError, first_line
 from layermerge.progress import Progress
 from layermerge.tasks.base import Network
 from layermerge.tasks.evaluation import answer_of, device_of, evaluating
@@ -142,7 +142,7 @@ class _Batch:
             raise
         except Exception as error:  # whatever the user's network raises
             raise DataError(
-                f"the network failed {where}: {_first_line(error)}; it must take images, time steps"
+                f"the network failed {where}: {first_line(error)}; it must take images, time steps"
                 f"{' and conditions' if self._extras else ''}: check its inputs and the images' shape"
             ) from error
         predicted = answer_of(given, "sample")
@@ -161,10 +161,6 @@ class _Batch:
 def _dtype_of(network: Network) -> torch.dtype:
     parameters = network.parameters() if isinstance(network, nn.Module) else iter(())
     return next((parameter.dtype for parameter in parameters if parameter.is_floating_point()), torch.float32)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:160] or type(error).__name__
 
 
 def _require(fine: bool, problem: str) -> None:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from layermerge.artifacts import write_files
-from layermerge.errors import ArtifactError, DataError
+from layermerge.errors import ArtifactError, DataError, first_line
 from layermerge.tasks.images import ArrayImages
-from layermerge.tasks.loaded import FolderImages, first_line, import_pillow
+from layermerge.tasks.loaded import FolderImages, import_pillow
 from layermerge.tasks.sources import load_images
 
 SUFFIXES = (".png", ".jpg", ".jpeg")

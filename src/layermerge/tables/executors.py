@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from layermerge.errors import machine_failed
+from layermerge.errors import first_line, machine_failed
 from layermerge.runtimes.base import RuntimeUnavailable
 from layermerge.tables.table import Row, TableError
 
@@ -43,7 +43,7 @@ def measured(measure: Measure, key: str) -> Row:
 
 def reason_of(error: Exception) -> str:
     """What went wrong, in a line that a table can hold."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def in_this_process(measure: Measure, keys: Sequence[str]) -> Iterator[Row]:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from layermerge.errors import DataError
+from layermerge.errors import DataError, first_line
 from layermerge.tasks.array_files import Pair, read_npz
 from layermerge.tasks.images import ArrayImages
-from layermerge.tasks.loaded import first_line, import_pillow
+from layermerge.tasks.loaded import import_pillow
 
 NAME = "cifar10"
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

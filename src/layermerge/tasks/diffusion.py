@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from layermerge.artifacts import weights_digest
-from layermerge.errors import DataError
+from layermerge.errors import DataError, first_line
 from layermerge.tasks.base import Batch, Draw, Network, Scalar, Score, Task
 from layermerge.tasks.evaluation import answer_of, device_of, evaluating
 from layermerge.tasks.image_sets import ImageSets, Labelled
@@ -186,9 +186,10 @@ class Diffusion(Task):
             with evaluating(pretrained), torch.inference_mode():
                 outputs = self.forward(pretrained, batch)
         except Exception as error:  # whatever the user's network raises
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
             shape = " x ".join(map(str, batch[0].shape[1:]))
-            raise DataError(f"{name} cannot take images of {shape} with their time steps: {reason}") from error
+            raise DataError(
+                f"{name} cannot take images of {shape} with their time steps: {first_line(error)}"
+            ) from error
         _prediction(outputs, batch[2])
 
 

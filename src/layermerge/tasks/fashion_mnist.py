@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from layermerge.errors import DataError
+from layermerge.errors import DataError, first_line
 from layermerge.tasks.array_files import Pair, read_npz
 from layermerge.tasks.images import ArrayImages
-from layermerge.tasks.loaded import first_line
 
 NAME = "fashion-mnist"
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from layermerge.errors import DataError
+from layermerge.errors import DataError, first_line
 from layermerge.tasks.images import Images, Indices, Variation
 from layermerge.tasks.preparation import Preparation
 
@@ -205,7 +205,3 @@ def import_pillow() -> Any:
     except ImportError as error:
         raise DataError(f"images need Pillow ({error}); try: pip install 'layermerge[models]'") from error
     return Image
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:160] or type(error).__name__

@@ -22,7 +22,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layermerge.errors import TraceError
+from layermerge.errors import TraceError, first_line
 from layermerge.tracing.roles import Shape, operator_name
 
 _OURS = Path(__file__).resolve().parents[1]
@@ -124,11 +124,6 @@ def _user_frame(error: BaseException) -> str:
         if _TORCH not in path.parents and _OURS not in path.parents and path.suffix == ".py":
             return f"{path.name}:{frame.lineno} ({(frame.line or '').strip()})"
     return "unknown place"
-
-
-def first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:240]
 
 
 @contextmanager

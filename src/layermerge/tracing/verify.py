@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from layermerge.errors import TraceError
-from layermerge.tracing.capture import Inputs, first_line, located, twin, untouched
+from layermerge.errors import TraceError, first_line
+from layermerge.tracing.capture import Inputs, located, twin, untouched
 from layermerge.tracing.lift import LiftedModule
 
 TOLERANCE = 1e-6
