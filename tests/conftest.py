@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from layermerge.tables.clock import ClockSettings
+
 torch.set_num_threads(1)
 
 settings.register_profile(
@@ -22,6 +24,14 @@ def _fixed_seeds() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def quick_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Latency tables of two passes a row, for tests in which their values do not matter."""
+    quick = ClockSettings(warm_up=1, least_rounds=2, most_rounds=2, seconds=0)
+    for clock in ("WHOLE_CLOCK", "WORK_CLOCK", "PACE_CLOCK"):
+        monkeypatch.setattr(f"layermerge.tables.latency.{clock}", quick)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

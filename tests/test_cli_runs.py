@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import tiny_runs
 from layermerge.methods import method_names
+from layermerge.tables.clock import ClockSettings
 from test_cli import Result, Run, document, one_line, run
 from tiny_runs import accuracy_of, arrays, contents, normalised, served_logits
 
@@ -91,15 +92,10 @@ def test_compress_gives_one_json_document_whose_score_is_that_of_the_file(run: R
     assert report["score"]["value"] == accuracy_of(logits, data["y_test"])
 
 
+@pytest.mark.usefixtures("quick_clocks")
 def test_compress_without_a_recipe_on_a_real_runtime(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flags alone; the model named on the command line needs no permission. No budget can be missed here by noise."""
-    from layermerge.tables.clock import ClockSettings
-
-    quick = ClockSettings(warm_up=1, least_rounds=2, most_rounds=2, seconds=0)
-    for module in ("tables.latency", "stages"):
-        monkeypatch.setattr(f"layermerge.{module}.WHOLE_CLOCK", quick)
-    for clock in ("WORK_CLOCK", "PACE_CLOCK"):
-        monkeypatch.setattr(f"layermerge.tables.latency.{clock}", quick)
+    monkeypatch.setattr("layermerge.stages.WHOLE_CLOCK", ClockSettings(warm_up=1, most_rounds=2, seconds=0))
     flags = [
         f"--set={part}={yaml.safe_dump(SETTINGS[part], default_flow_style=True)}" for part in ("importance", "finetune")
     ]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from layermerge.run_dir import FRONTIER, IMPORTANCE, LATENCY, ORIGINAL, PLAN, read_plan
-from layermerge.tables.clock import ClockSettings
 from layermerge.tables.table import Row, Table, TableWriter
 from layermerge.tables.works import work_of
 from test_cli import SCRIPT, TINY, Run, document, one_line, program, run
@@ -21,11 +20,7 @@ __all__ = ["run"]
 PLANNED = ("plan", "python:tiny:net", "--input", "3x8x8", "--run-dir", "a")
 
 
-@pytest.fixture(autouse=True)
-def _quick_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = ClockSettings(warm_up=1, least_rounds=2, most_rounds=2, seconds=0)
-    for clock in ("WHOLE_CLOCK", "WORK_CLOCK", "PACE_CLOCK"):
-        monkeypatch.setattr(f"layermerge.tables.latency.{clock}", quick)
+pytestmark = pytest.mark.usefixtures("quick_clocks")
 
 
 def write_importance(directory: Path) -> None:

@@ -19,17 +19,11 @@ from layermerge.artifacts import PlanRecord, fingerprint, read_record
 from layermerge.errors import ArtifactError
 from layermerge.run_dir import LATENCY, ORIGINAL, PLAN, measure_run, read_latency, read_plan, write_plan
 from layermerge.runtimes.registry import make_runtime
-from layermerge.tables.clock import ClockSettings
 from layermerge.tables.table import Table, TableError
 from layermerge.tables.work_clock import WHOLE
 from layermerge.tables.works import work_of, works_of
 
-
-@pytest.fixture(autouse=True)
-def _quick_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = ClockSettings(warm_up=1, least_rounds=2, most_rounds=2, seconds=0)
-    for clock in ("WHOLE_CLOCK", "WORK_CLOCK", "PACE_CLOCK"):
-        monkeypatch.setattr(f"layermerge.tables.latency.{clock}", quick)
+pytestmark = pytest.mark.usefixtures("quick_clocks")
 
 
 def written(directory: Path, name: str = "functional_relu", method: str = "layermerge", **more: bool) -> lm.Plan:

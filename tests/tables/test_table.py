@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -73,6 +74,24 @@ def test_other_provenance_is_refused_and_the_difference_shown(tmp_path: Path) ->
         fill_table(path, {**PROVENANCE, "batch": 8}, ["a"], row)
     assert "device" not in str(refused.value)
     assert path.read_bytes() == before
+
+
+def test_a_process_forked_meanwhile_does_not_keep_the_table_locked(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    release, held = os.pipe()
+    with TableWriter(path, PROVENANCE) as writer:
+        writer.append(row("a"))
+        child = os.fork()
+        if child == 0:
+            os.close(held)
+            os.read(release, 1)  # until the parent lets go
+            os._exit(0)
+    try:
+        assert fill_table(path, PROVENANCE, ["a", "b"], row).rows.keys() == {"a", "b"}
+    finally:
+        os.close(held)
+        os.waitpid(child, 0)
+        os.close(release)
 
 
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:

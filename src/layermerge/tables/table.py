@@ -173,7 +173,13 @@ def _append(file: IO[bytes], document: dict[str, Any]) -> None:
 
 
 def _close(file: IO[bytes]) -> None:
-    """Rows are on disk already; what could not be written fails here once more, and was reported then."""
+    """Rows are on disk already; what could not be written fails here once more, and was reported then.
+
+    The lock is given back by name: a process that was forked meanwhile (a runtime's telemetry, say) has the file open too, and
+    closing ours alone would leave it locked for as long as that lives.
+    """
+    with suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_UN)
     with suppress(OSError):
         file.close()
 
