@@ -254,6 +254,23 @@ def test_a_whole_network_that_fails_is_one_clear_line_and_tried_again(tmp_path: 
     assert job.run(MACHINE[0], 1, tmp_path / "t.jsonl", QUICK).original_ms == 7.0
 
 
+def test_a_whole_network_that_is_gone_when_a_table_goes_on_ends_the_run_and_fails_no_row(tmp_path: Path) -> None:
+    measure("plain", tmp_path, FakeRuntime())
+    path = tmp_path / "latency.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+    before = path.read_bytes()
+
+    def torn() -> Run:
+        raise RuntimeError("no model in this file")
+
+    traced = zoo.traced("plain")
+    plan = lm.plan(traced)
+    job = LatencyJob(plan, works_of(traced, plan), "network plain", torn)
+    with pytest.raises(TableError, match="'whole network' could not be measured: RuntimeError: no model in this file"):
+        job.run(FakeRuntime(), 1, path, QUICK)
+    assert path.read_bytes() == before
+
+
 def test_opening_again_measures_nothing_twice(tmp_path: Path) -> None:
     first = measure("plain", tmp_path, FakeRuntime())
     before = (tmp_path / "latency.jsonl").read_bytes()

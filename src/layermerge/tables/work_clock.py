@@ -7,6 +7,8 @@ is timed just before and just after, and the work's time is given in proportion 
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from torch import nn
 
 from layermerge.runtimes.base import Run, Runtime
@@ -55,7 +57,6 @@ class WorkClock:
     ) -> None:
         self.runtime, self.batch, self.pace, self.settings, self.between = runtime, batch, pace, settings, between
         self._empties: dict[MapShape, Run] = {}
-        self._call: Run | None = None
 
     def measure(self, work: Work) -> Row:
         """The work's own time at the whole network's pace. Tried again where the machine changed its speed meanwhile."""
@@ -73,7 +74,7 @@ class WorkClock:
     def _time(self, work: Work, sandwich: Run) -> Row:
         """A sandwich, less its call and its neighbours; of these an empty graph has two."""
         neighbours = [work.input_shape, work.output_shape, *([work.output_shape] if needs_other(work) else [])]
-        runs = {"sandwich": sandwich, "call": self._built_call()} | {str(one): self._empty(one) for one in neighbours}
+        runs = {"sandwich": sandwich, "call": self._call} | {str(one): self._empty(one) for one in neighbours}
         samples = time_side_by_side(runs, self.settings, between=self.between)
         called = samples["call"].value_ms
         own = samples["sandwich"].value_ms - called
@@ -86,10 +87,9 @@ class WorkClock:
             self._empties[shape] = self._prepare(empty(shape[0]), Work.between(shape))
         return self._empties[shape]
 
-    def _built_call(self) -> Run:
-        if self._call is None:
-            self._call = self._prepare(call(), Work.between((1, 1, 1)))
-        return self._call
+    @cached_property
+    def _call(self) -> Run:
+        return self._prepare(call(), Work.between((1, 1, 1)))
 
     def _prepare(self, module: nn.Module, work: Work) -> Run:
         return self.runtime.prepare(module, Inputs(sandwich_inputs(work, self.batch), {}), small=True)
