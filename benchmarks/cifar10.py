@@ -25,16 +25,16 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.side_by_side import side_by_side  # noqa: E402
 
-from layermerge.artifacts import read_record  # noqa: E402
 from layermerge.errors import LayerMergeError  # noqa: E402
-from layermerge.methods import run_control, run_method  # noqa: E402
+from layermerge.files import read_document  # noqa: E402
 from layermerge.models import load_model  # noqa: E402
-from layermerge.pipeline import compare_run  # noqa: E402
-from layermerge.recipes import RunRecipe, Settings, read_recipe  # noqa: E402
 from layermerge.reporting.comparison import write_comparison  # noqa: E402
-from layermerge.results import Report  # noqa: E402
-from layermerge.run_dir import IMPORTANCE, LATENCY  # noqa: E402
-from layermerge.stages import RESULT, Result, Run  # noqa: E402
+from layermerge.runs.compress import compare_run  # noqa: E402
+from layermerge.runs.directory import IMPORTANCE, LATENCY  # noqa: E402
+from layermerge.runs.methods import run_control, run_method  # noqa: E402
+from layermerge.runs.recipe import RunRecipe, Settings, read_recipe  # noqa: E402
+from layermerge.runs.results import Report  # noqa: E402
+from layermerge.runs.steps import RESULT, Result, Run  # noqa: E402
 from layermerge.tables.table import Table  # noqa: E402
 from layermerge.tuning.recipe import Distillation  # noqa: E402
 
@@ -150,7 +150,7 @@ def finished(bench: Bench) -> None:
     """Trains nothing: the tables of what is there, latencies measured anew."""
     found: dict[str, list[tuple[Report, Path]]] = {}
     for path in sorted(bench.base.directory.glob(f"*/*/*/{RESULT}")):
-        report = read_record(path, Report)
+        report = read_document(path, Report)
         if not report.label.endswith("-half"):
             found.setdefault(report.label.removesuffix("-plain"), []).append((report, path.parent))
     for label, results in found.items():

@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 
 import layermerge as lm
+from layermerge.errors import InfeasibleBudget
 from layermerge.models import load_model
 from layermerge.runtimes.base import RuntimeSettings
 from layermerge.runtimes.registry import make_runtime
-from layermerge.solving.budget_text import InfeasibleBudget
 from layermerge.tables.clock import ClockSettings, time_side_by_side
 
 DDPM = "ddpm"
@@ -87,7 +87,7 @@ def row(
     from layermerge.tables.latency import LatencyTable
 
     assert isinstance(table, LatencyTable)
-    entries = f"{sum(work is not None for work in table.works.values())} / {table.distinct_works}"
+    entries = f"{sum(work is not None for work in table.workloads.values())} / {table.distinct_workloads}"
     head = f"| {name} | {runtime} | {entries} | {budget} |"
     try:
         met = lm.meet_budget(trace, menu, table, scores, budget=budget, runtime=runtime)

@@ -26,21 +26,21 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.side_by_side import side_by_side  # noqa: E402
 
-from layermerge.artifacts import read_record, text_writer, write_files  # noqa: E402
+from layermerge.data.images import ArrayImages  # noqa: E402
 from layermerge.errors import LayerMergeError  # noqa: E402
-from layermerge.methods import CONTROL, run_control, run_method  # noqa: E402
+from layermerge.files import read_document, text_writer, write_files  # noqa: E402
 from layermerge.models import load_model  # noqa: E402
-from layermerge.recipes import read_recipe  # noqa: E402
 from layermerge.reporting.plots import MethodPoint, plot_accuracy  # noqa: E402
-from layermerge.results import Report  # noqa: E402
+from layermerge.runs.methods import CONTROL, run_control, run_method  # noqa: E402
+from layermerge.runs.recipe import read_recipe  # noqa: E402
+from layermerge.runs.results import Report  # noqa: E402
+from layermerge.runs.steps import FILE, RESULT, Run  # noqa: E402
 from layermerge.runtimes.onnx_runtime import OnnxFile  # noqa: E402
 from layermerge.sampling.ddim import sample  # noqa: E402
 from layermerge.sampling.pictures import to_pixels, write_grid  # noqa: E402
 from layermerge.sampling.quality import TorchScriptExtractor, features_of, fid, kid  # noqa: E402
-from layermerge.stages import FILE, RESULT, Run  # noqa: E402
 from layermerge.tasks import load_images  # noqa: E402
 from layermerge.tasks.diffusion import Diffusion  # noqa: E402
-from layermerge.tasks.images import ArrayImages  # noqa: E402
 
 METHODS = ("layermerge", "depth", "layeronly")
 DELTA = "layermerge-delta"
@@ -72,7 +72,7 @@ class Bench:
         """The control first, then by method and budget."""
         found = []
         for path in self.run.directory.glob(f"*/*/*/{RESULT}"):
-            report = read_record(path, Report)
+            report = read_document(path, Report)
             if not report.label.endswith("-half"):
                 found.append((report, path.parent))
         order = [CONTROL, *METHODS, DELTA, *ON_PRUNED]
@@ -197,10 +197,10 @@ def _write_table(bench: Bench, rows: Sequence[tuple[Report, Kid | None]]) -> Non
         for r, found in rows
     ]
     costs = {r.method: r.cost for r, _ in rows if r.cost.entries}
-    lines += ["", "| method | entries | scored | ruled out | works timed | latency s | importance s |"]
+    lines += ["", "| method | entries | scored | ruled out | workloads timed | latency s | importance s |"]
     lines += ["|---|---|---|---|---|---|---|"]
     lines += [
-        f"| {method} | {c.entries} | {c.scored} | {c.ruled_out} | {c.works} | {c.latency_seconds:.0f} "
+        f"| {method} | {c.entries} | {c.scored} | {c.ruled_out} | {c.workloads} | {c.latency_seconds:.0f} "
         f"| {c.importance_seconds:.0f} |"
         for method, c in costs.items()
     ]

@@ -1,6 +1,6 @@
 """Why merging alone does not pay, and removing before merging does (figure 1 of the paper), measured on runtimes.
 
-Run: python benchmarks/kernel_growth.py [--channels 64] [--size 28] [--deepest 8] [--runtimes NAME ...] [--dir DIR]
+Pass: python benchmarks/kernel_growth.py [--channels 64] [--size 28] [--deepest 8] [--runtimes NAME ...] [--dir DIR]
 A stack of k convs 3x3 with ReLU in between is (a) left as it is, (b) merged into one conv, whose kernel grows to 2k+1, (c)
 merged after all but two or all but one of its convs are removed, whose kernel stays 5x5 or 3x3. All are made by layermerge
 itself and timed side by side in one run, on one thread and one image. Weights are random: latency does not depend on them.
@@ -18,7 +18,7 @@ from torch import nn
 
 import layermerge as lm
 from layermerge.reporting.plots import picture, styles
-from layermerge.runtimes.base import Run, RuntimeSettings
+from layermerge.runtimes.base import Pass, RuntimeSettings
 from layermerge.runtimes.registry import make_runtime
 from layermerge.tables.clock import ClockSettings, Sample, time_side_by_side
 
@@ -47,7 +47,7 @@ def build(trace: lm.Trace, menu: lm.Plan, kept: int | None) -> nn.Module:
 
 def measure(channels: int, size: int, deepest: int, runtimes: Sequence[str]) -> Times:
     ready = {name: make_runtime(name, RuntimeSettings(threads=1)) for name in runtimes}
-    runs: dict[tuple[str, str, int], Run] = {}
+    runs: dict[tuple[str, str, int], Pass] = {}
     for convs in range(1, deepest + 1):
         trace = lm.trace(stack(channels, convs), torch.randn(2, channels, size, size))
         menu, inputs = lm.plan(trace), trace.inputs.resized(1)

@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from layermerge.artifacts import example_inputs
-from layermerge.run_dir import ORIGINAL, read_latency, read_plan
+from layermerge.runs.directory import ORIGINAL, read_latency, read_plan
 from layermerge.runtimes.onnx_file import as_array
 from layermerge.tracing.capture import Inputs
 
@@ -29,7 +28,7 @@ def profile(directory: Path, batch: int, threads: int) -> list[float]:
     options.intra_op_num_threads = threads
     options.enable_profiling = True
     record, _ = read_plan(directory)
-    inputs = [as_array(tensor) for tensor in Inputs.of(example_inputs(record)).resized(batch).tensors]
+    inputs = [as_array(tensor) for tensor in Inputs.of(record.example_inputs).resized(batch).tensors]
     with tempfile.TemporaryDirectory() as place:
         options.profile_file_prefix = str(Path(place) / "profile")
         session = onnxruntime.InferenceSession(directory / ORIGINAL, options, providers=["CPUExecutionProvider"])
@@ -51,7 +50,7 @@ def compare(directory: Path) -> str:
     layers = [entry for entry in table.plan.candidates if entry.untouched and not entry.fixed]
     if len(nodes) != len(layers):
         return f"{directory}: {len(layers)} layers in the table, {len(nodes)} convs in the profile; nothing to compare"
-    rows = [table.table[work.key].value or 0.0 for entry in layers if (work := table.works[entry.key])]
+    rows = [table.table[work.key].value or 0.0 for entry in layers if (work := table.workloads[entry.key])]
     ratios = np.array(rows) / np.array(nodes)
     low, middle, high = np.quantile(ratios, (0.1, 0.5, 0.9))
     return f"| {directory.name} | {len(layers)} | {sum(nodes):.2f} | {sum(rows):.2f} | {middle:.2f} | {low:.2f} - {high:.2f} |"

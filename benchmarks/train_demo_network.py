@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import save_file
 
 import layermerge as lm
-from layermerge.demo.network import ClothesNet
+from layermerge.data.preparation import STATISTICS
+from layermerge.models.demo.network import ClothesNet
 from layermerge.tasks import Classification, Preparation, load_images
-from layermerge.tasks.preparation import STATISTICS
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = lm.Recipe(

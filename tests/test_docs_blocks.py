@@ -24,20 +24,21 @@ import yaml
 from safetensors.torch import save_file
 
 import layermerge.cli  # noqa: F401, so that every verb is known
-from layermerge.artifacts import PlanRecord, Record, SolutionRecord
 from layermerge.cli.app import app
+from layermerge.files import Record
 from layermerge.models import import_torchvision
 from layermerge.planning.plan import plan
-from layermerge.recipes import RunRecipe
-from layermerge.results import ChoiceRecord, Report
-from layermerge.run_dir import write_plan
+from layermerge.runs.directory import write_plan
+from layermerge.runs.plan_file import PlanFile
+from layermerge.runs.recipe import RunRecipe
+from layermerge.runs.results import ChoiceRecord, Report
+from layermerge.runs.steps import OriginalRecord
 from layermerge.runtimes.registry import RUNTIMES
 from layermerge.solving.frontier import FrontierRecord
-from layermerge.stages import OriginalRecord
 from layermerge.tables.latency import measure_latency
-from layermerge.tables.table import Row, Table
+from layermerge.tables.table import Epoch, Table
 from layermerge.tracing.trace import trace
-from layermerge.tuning.recovery import Row as RecoveryRow
+from layermerge.tuning.recovery import Epoch as RecoveryRow
 from tiny_runs import Priced, PricedModules, network, task
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -109,7 +110,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(RUNTIMES, "onnxruntime", Priced)
     monkeypatch.setitem(RUNTIMES, "torch", PricedModules)
     # original.onnx takes seconds to write and nothing reads it where latency is priced.
-    monkeypatch.setattr("layermerge.run_dir.write_onnx", lambda _module, path, _inputs: path.touch())
+    monkeypatch.setattr("layermerge.runs.directory.write_onnx", lambda _module, path, _inputs: path.touch())
     prepare = GIVEN.get(page.name)
     namespace: Namespace = {"__name__": "__main__"} | (prepare(tmp_path) if prepare else {})
     for swaps, text in blocks(page, "python"):
@@ -165,7 +166,7 @@ def test_commands_in_sentences_have_real_options(page: Path) -> None:
 # -- examples of files
 
 KINDS: dict[str, type[Any]] = {
-    "plan.json": PlanRecord,
+    "plan.json": PlanFile,
     "frontier.json": FrontierRecord,
     "original.json": OriginalRecord,
     "choice.json": ChoiceRecord,
@@ -195,7 +196,7 @@ def test_examples_of_tables_are_tables(tmp_path: Path) -> None:
     for heading, text in tables:
         if heading.startswith("latency"):
             (tmp_path / "table.jsonl").write_text(text, encoding="utf-8")
-            assert all(isinstance(row, Row) for row in Table.read(tmp_path / "table.jsonl").rows.values())
+            assert all(isinstance(row, Epoch) for row in Table.read(tmp_path / "table.jsonl").rows.values())
         else:
             assert [RecoveryRow.model_validate_json(line) for line in text.splitlines()]
 

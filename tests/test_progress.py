@@ -9,7 +9,7 @@ import pytest
 
 from layermerge.progress import FIRST_LINE_AFTER, LINE_EVERY, Progress, in_words
 from layermerge.tuning.display import Display
-from layermerge.tuning.recovery import Row
+from layermerge.tuning.recovery import Epoch
 
 
 class Clock:
@@ -112,7 +112,7 @@ def test_fine_tuning_has_a_line_for_every_epoch(clock: Clock, capsys: pytest.Cap
         for _ in range(20):
             clock.seconds += 1
             shown.step()
-        shown.row(Row(epoch=1, step=20, lr=0.1, train_loss=0.5, score=0.75, seconds=20.0))
+        shown.row(Epoch(epoch=1, step=20, lr=0.1, train_loss=0.5, score=0.75, seconds=20.0))
     assert lines_of(capsys) == [
         "fine-tuning: 15 of 40, 15 s so far, about 25 s left",
         "epoch 1, step 20 of 40: loss 0.5000, score 0.7500, 20 s",

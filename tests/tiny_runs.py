@@ -21,14 +21,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layermerge.recipes import Settings
-from layermerge.runtimes.base import Run, RuntimeSettings
+from layermerge.data.preparation import Preparation, Statistics
+from layermerge.runs.recipe import Settings
+from layermerge.runtimes.base import Pass, RuntimeSettings
 from layermerge.runtimes.onnx_runtime import OnnxRuntime
 from layermerge.runtimes.registry import RUNTIMES
 from layermerge.runtimes.torch_eager import TorchEager
 from layermerge.tasks.base import Batch, Draw
 from layermerge.tasks.classification import Classification
-from layermerge.tasks.preparation import Preparation, Statistics
 from layermerge.tracing.capture import Inputs
 from layermerge.tuning.recipe import Recipe
 
@@ -154,12 +154,12 @@ class Priced(OnnxRuntime):
 
     name = "priced"
 
-    def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Run:
+    def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Pass:
         del inputs, small
         price = _price([part.weight.numel() for part in module.modules() if isinstance(part, nn.Conv2d)])
         return lambda: price
 
-    def prepare_file(self, path: Path, inputs: Inputs) -> Run:
+    def prepare_file(self, path: Path, inputs: Inputs) -> Pass:
         del inputs
         graph = onnx.load(str(path)).graph
         sizes = {tensor.name: int(np.prod(tensor.dims)) for tensor in graph.initializer}
@@ -172,7 +172,7 @@ class PricedModules(TorchEager):
 
     name = "priced-modules"
 
-    def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Run:
+    def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Pass:
         return Priced(RuntimeSettings()).prepare(module, inputs, small=small)
 
 

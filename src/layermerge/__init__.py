@@ -9,16 +9,16 @@ if TYPE_CHECKING:
     from layermerge import tasks as tasks
     from layermerge.conv import ConvSpec as ConvSpec
     from layermerge.errors import LayerMergeError as LayerMergeError
-    from layermerge.exporting import export as export
-    from layermerge.pipeline import compare as compare
-    from layermerge.pipeline import compress as compress
     from layermerge.planning.plan import Candidate as Candidate
     from layermerge.planning.plan import Plan as Plan
     from layermerge.planning.plan import plan as plan
     from layermerge.planning.rules import Rules as Rules
-    from layermerge.recipes import Settings as Settings
-    from layermerge.saving import load as load
-    from layermerge.saving import save as save
+    from layermerge.runs.compress import compare as compare
+    from layermerge.runs.compress import compress as compress
+    from layermerge.runs.recipe import Settings as Settings
+    from layermerge.runs.saving import load as load
+    from layermerge.runs.saving import save as save
+    from layermerge.runtimes.exporting import export as export
     from layermerge.solving.frontier import Frontier as Frontier
     from layermerge.solving.frontier import Solution as Solution
     from layermerge.solving.meet_budget import meet_budget as meet_budget
@@ -46,16 +46,16 @@ _HOMES = {
     "measure_latency": "layermerge.tables.latency",
     "meet_budget": "layermerge.solving.meet_budget",
     "solve": "layermerge.solving.solve",
-    "export": "layermerge.exporting",
-    "load": "layermerge.saving",
+    "export": "layermerge.runtimes.exporting",
+    "load": "layermerge.runs.saving",
     "merge": "layermerge.surgery.merge",
     "rewrite": "layermerge.surgery.rewrite",
-    "save": "layermerge.saving",
+    "save": "layermerge.runs.saving",
     "Recipe": "layermerge.tuning.recipe",
-    "Settings": "layermerge.recipes",
+    "Settings": "layermerge.runs.recipe",
     "Task": "layermerge.tasks.base",
-    "compress": "layermerge.pipeline",
-    "compare": "layermerge.pipeline",
+    "compress": "layermerge.runs.compress",
+    "compare": "layermerge.runs.compress",
     "finetune": "layermerge.tuning.loop",
     "measure_importance": "layermerge.tables.importance",
     "Trace": "layermerge.tracing.trace",

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import errno
+import importlib
+import math
+from fractions import Fraction
+from types import ModuleType
 
 _MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
@@ -24,6 +28,21 @@ def first_line(error: BaseException) -> str:
 
 class LayerMergeError(Exception):
     """Base of every error that a user's input can cause; the command line prints it and exits with 2."""
+
+
+class MissingPackage(LayerMergeError):
+    """An optional package that is needed here and not installed, or that cannot be imported."""
+
+
+def require_package(name: str, purpose: str, extra: str) -> ModuleType:
+    """Imports an optional package; what is missing is one line: `purpose` needs `name`, and how to install it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        reason = (
+            "which is not installed" if isinstance(error, ModuleNotFoundError) else f"which fails: {first_line(error)}"
+        )
+        raise MissingPackage(f"{purpose} needs {name}, {reason}; try: pip install '{extra}'") from error
 
 
 class GeometryError(LayerMergeError, ValueError):
@@ -52,3 +71,59 @@ class ArtifactError(LayerMergeError):
 
 class DataError(LayerMergeError):
     """Data that is missing, torn or inconsistent, or a preparation that does not fit it."""
+
+
+class PlotError(LayerMergeError):
+    """A picture that cannot be drawn or written."""
+
+
+class TableError(LayerMergeError):
+    """A table that is missing, torn, in use, of other provenance, or that lacks an entry."""
+
+
+class TuningError(LayerMergeError):
+    """Training that cannot start, go on from what is on disk, or end well."""
+
+
+class RuntimeUnavailable(LayerMergeError):
+    """A runtime that is not installed, or cannot run here."""
+
+
+class StudentError(LayerMergeError):
+    """A network that cannot be given fresh weights."""
+
+
+class PruningError(LayerMergeError):
+    """A network that channels cannot be removed from, or a request that makes no sense."""
+
+
+class RecipeError(LayerMergeError):
+    """A recipe that cannot be read, or that asks for what does not exist."""
+
+
+class BudgetError(LayerMergeError):
+    """A budget that cannot be read, or is not above zero."""
+
+
+class InfeasibleBudget(LayerMergeError):
+    """A budget below every choice; carries the smallest latency that can be reached."""
+
+    def __init__(self, smallest_ms: float, budget_ms: float, original_ms: float) -> None:
+        # The fields are the exception's arguments, so that it survives the way back from a worker process.
+        super().__init__(smallest_ms, budget_ms, original_ms)
+        self.smallest_ms = smallest_ms
+        self.budget_ms = budget_ms
+        self.original_ms = original_ms
+
+    def __str__(self) -> str:
+        # Rounded up: what the message names can be asked for.
+        smallest = math.ceil(Fraction(self.smallest_ms) * 10_000) / 10_000
+        share = math.ceil(Fraction(self.smallest_ms) / Fraction(self.original_ms) * 10_000) / 100
+        return (
+            f"no choice of candidates runs in {self.budget_ms:.4f} ms; the smallest reachable latency is {smallest:.4f} ms, "
+            f"{share:.2f}% of the original; ask for at least that"
+        )
+
+
+class OptionError(LayerMergeError):
+    """Options that cannot be chained into a network: a bad value, a range outside it, a key given twice, a gap."""

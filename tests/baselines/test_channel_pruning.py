@@ -16,9 +16,8 @@ import real_networks
 import zoo
 from agreement import call, same_bits, tensors, worst
 from layermerge.baselines import channel_pruning
-from layermerge.baselines.channel_groups import PruningError
 from layermerge.baselines.channel_pruning import channels_kept, prune_channels, prune_to_latency, search_ratio
-from layermerge.solving.budget_text import BudgetError, InfeasibleBudget
+from layermerge.errors import BudgetError, InfeasibleBudget, PruningError
 from layermerge.tables.clock import ClockSettings, Sample
 from zoo_registry import conv, image
 

@@ -8,8 +8,8 @@ from torch import nn
 
 import zoo
 from agreement import call, same_bits
-from layermerge.baselines.student import StudentError, make_student
-from layermerge.errors import LayerMergeError
+from layermerge.baselines.student import make_student
+from layermerge.errors import LayerMergeError, StudentError
 
 
 @pytest.mark.parametrize(

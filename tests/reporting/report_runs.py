@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import tiny_runs
-from layermerge.pipeline import compare
 from layermerge.reporting.fact_records import (
     CandidateFacts,
     ChoiceFacts,
@@ -22,7 +21,8 @@ from layermerge.reporting.fact_records import (
     ReasonFacts,
     RunFacts,
 )
-from layermerge.results import CostRecord, Report, RoundRecord, ScoreRecord
+from layermerge.runs.compress import compare
+from layermerge.runs.results import CostRecord, Report, RoundRecord, ScoreRecord
 
 ORIGINAL = ScoreRecord(name="accuracy", value=0.9, count=1000, low=0.88, high=0.917)
 NASTY = "</script><img src=x onerror=alert(1)>"

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from layermerge.reporting.comparison import comparison_table, write_comparison
-from layermerge.results import CostRecord, Report, ScoreRecord
-from layermerge.tuning.recovery import Row, write_recovery
+from layermerge.runs.results import CostRecord, Report, ScoreRecord
+from layermerge.tuning.recovery import Epoch, write_recovery
 from reporting import report_runs
 
-COST = CostRecord(entries=27, scored=19, ruled_out=3, failed=1, importance_seconds=61.4, works=13, latency_seconds=12.6)
+COST = CostRecord(
+    entries=27, scored=19, ruled_out=3, failed=1, importance_seconds=61.4, workloads=13, latency_seconds=12.6
+)
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -59,7 +61,7 @@ def test_the_table_field_by_field() -> None:
         ["channels", "60%", "8.000", "-", "2.50x", "85.00", "-", "20"],
     ]
     assert cost == [
-        ["method", "entries", "scored", "ruled out", "failed", "works timed", "latency s", "importance s"],
+        ["method", "entries", "scored", "ruled out", "failed", "workloads timed", "latency s", "importance s"],
         ["layermerge", "27", "19", "3", "1", "13", "13", "61"],
     ]
     assert lines[-1] == f"- {NOTES[0]}"
@@ -72,7 +74,7 @@ def curves(tmp_path: Path) -> list[Path]:
     places = [tmp_path / f"curve{number}" for number in range(len(REPORTS))]
     for place in places:
         rows = [
-            Row(epoch=float(epoch), step=7 * epoch, lr=0.1, train_loss=1.0, score=0.5 + epoch / 10, seconds=1.0)
+            Epoch(epoch=float(epoch), step=7 * epoch, lr=0.1, train_loss=1.0, score=0.5 + epoch / 10, seconds=1.0)
             for epoch in range(3)
         ]
         write_recovery(place, rows)
@@ -100,7 +102,7 @@ def test_the_figures_field_by_field(tmp_path: Path, curves: list[Path]) -> None:
         "scored": "19",
         "ruled_out": "3",
         "failed": "1",
-        "works": "13",
+        "workloads": "13",
         "latency_seconds": "12.6",
         "importance_seconds": "61.4",
     }

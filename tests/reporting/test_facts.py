@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from layermerge.artifacts import PlanRecord
 from layermerge.errors import ArtifactError
 from layermerge.reporting.fact_records import MethodFacts, RunFacts
 from layermerge.reporting.facts import MOST_POINTS, gather, headline, thinned
 from layermerge.reporting.reasons import group_reasons, grouped
-from layermerge.results import ScoreRecord
+from layermerge.runs.plan_file import PlanFile
+from layermerge.runs.results import ScoreRecord
 from layermerge.solving.frontier import Frontier
 from reporting.report_runs import finished_run, made_up, report
 
@@ -118,7 +118,7 @@ def test_costs_and_reasons_count_the_rows(facts: RunFacts) -> None:
     spared = [row for row in scored.values() if row["status"] == "ruled_out"]
     assert cost.ruled_out == len(spared)
     assert sum(group.count for group in facts.reasons if group.kind == "slow") == len(spared)
-    assert cost.works == len(rows("latency.jsonl")) - 1
+    assert cost.workloads == len(rows("latency.jsonl")) - 1
     changes = {entry.key: entry.change for entry in facts.candidates if entry.key in scored}
     assert changes == {key: scored[key]["value"] for key in changes}
 
@@ -340,7 +340,7 @@ def test_reasons_that_differ_in_names_are_counted_together() -> None:
 def test_rejections_of_a_plan_that_lists_them_are_counted() -> None:
     plan = read("plan.json")
     listed = [{"start": 0, "end": end, "reason": f"'{end}' is pinned"} for end in (2, 3)]
-    record = PlanRecord.model_validate_json(json.dumps(plan | {"rejections": listed}))
+    record = PlanFile.model_validate_json(json.dumps(plan | {"rejections": listed}))
     (group,) = group_reasons(record, None, None)
     names = [layer["name"] for layer in plan["layers"]]
     assert (group.kind, group.count) == ("rule", 2)

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from command_line import Run, document, one_line
 from layermerge.cli import reports
 from layermerge.errors import ArtifactError
 from layermerge.reporting.page import page_text, write_page, write_report
-from layermerge.results import ScoreRecord
+from layermerge.runs.results import ScoreRecord
 from reporting.report_runs import NASTY, finished_run, made_up, report
-from test_cli import Run, document, one_line, run
 
-__all__ = ["reports", "run"]
+__all__ = ["reports"]
 
 
 class Page(HTMLParser):

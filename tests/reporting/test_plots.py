@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from layermerge.errors import LayerMergeError
-from layermerge.reporting.plots import MethodPoint, PlotError, picture, plot_accuracy, plot_recovery, styles
+from layermerge.errors import LayerMergeError, PlotError
+from layermerge.reporting.plots import MethodPoint, picture, plot_accuracy, plot_recovery, styles
 
 PNG = b"\x89PNG\r\n\x1a\n"
 METHODS = ("merging", "removing", "both", "narrower", "student", "random")

@@ -15,9 +15,9 @@ from torch.utils import _pytree as pytree
 
 import zoo
 from agreement import call, worst
-from layermerge.errors import LayerMergeError
-from layermerge.exporting import for_serving, write_onnx
-from layermerge.runtimes.base import RuntimeSettings, RuntimeUnavailable
+from layermerge.errors import LayerMergeError, RuntimeUnavailable
+from layermerge.runtimes.base import RuntimeSettings
+from layermerge.runtimes.exporting import for_serving, write_onnx
 from layermerge.runtimes.registry import RUNTIMES, make_runtime
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite

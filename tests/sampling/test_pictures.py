@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from layermerge.data.sources import load_images
 from layermerge.errors import ArtifactError, DataError
 from layermerge.sampling.pictures import read_images, to_pixels, write_grid, write_images
-from layermerge.tasks.sources import load_images
 
 
 def pixels(count: int = 5, channels: int = 3, height: int = 6, width: int = 8) -> Tensor:

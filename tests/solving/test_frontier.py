@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layermerge.errors import ArtifactError
+from layermerge.errors import ArtifactError, BudgetError, InfeasibleBudget, OptionError
 from layermerge.planning.plan import Candidate
-from layermerge.solving.budget_text import BudgetError, InfeasibleBudget
 from layermerge.solving.frontier import Frontier, Solution, build_frontier
-from layermerge.solving.labels import Option, OptionError
+from layermerge.solving.labels import Option
 from solving.instances import best_points, candidate, instances
 
 

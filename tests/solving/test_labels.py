@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from layermerge.errors import OptionError
 from layermerge.solving import labels
-from layermerge.solving.labels import Option, OptionError, ParetoSet, pareto, undominated
+from layermerge.solving.labels import Option, ParetoSet, pareto, undominated
 from solving.instances import best_points, chains, instances, totals
 
 

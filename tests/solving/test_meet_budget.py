@@ -12,8 +12,9 @@ import layermerge as lm
 import zoo
 from agreement import worst
 from layermerge.conv import ConvSpec
+from layermerge.errors import BudgetError, InfeasibleBudget
 from layermerge.planning.plan import Candidate
-from layermerge.solving.budget_text import BudgetError, InfeasibleBudget, budget_ms
+from layermerge.solving.budget import budget_ms
 from layermerge.solving.frontier import Frontier, Solution, build_frontier
 from layermerge.solving.labels import Option
 from layermerge.solving.meet_budget import MetBudget, Round, close_the_loop

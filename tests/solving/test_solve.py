@@ -11,12 +11,13 @@ import pytest
 
 import layermerge as lm
 import zoo
+from layermerge.errors import TableError
 from layermerge.planning.plan import Candidate, Plan
 from layermerge.solving.frontier import Frontier
 from layermerge.tables.latency import LatencyTable
-from layermerge.tables.table import Row, Table, TableError
-from layermerge.tables.work_clock import WHOLE
-from layermerge.tables.works import works_of
+from layermerge.tables.table import Row, Table
+from layermerge.tables.workload_clock import WHOLE
+from layermerge.tables.workloads import workloads_of
 
 
 @cache
@@ -27,10 +28,10 @@ def menu(name: str = "plain", method: str = "layermerge") -> Plan:
 def latencies(name: str = "plain", method: str = "layermerge", whole_ms: float = 50.0, seed: int = 0) -> LatencyTable:
     """A table with random milliseconds."""
     plan, rng = menu(name, method), random.Random(seed)
-    works = works_of(zoo.traced(name), plan)
-    keys = sorted({work.key for work in works.values() if work is not None})
+    workloads = workloads_of(zoo.traced(name), plan)
+    keys = sorted({workload.key for workload in workloads.values() if workload is not None})
     rows = [Row(key=WHOLE, value=whole_ms), *(Row(key=key, value=rng.uniform(0.5, 4.0)) for key in keys)]
-    return LatencyTable(plan, works, Table({}, rows))
+    return LatencyTable(plan, workloads, Table({}, rows))
 
 
 def changes(plan: Plan, seed: int = 1) -> dict[str, float]:
@@ -83,7 +84,7 @@ def fixed_menu(*keys: str, method: str = "layermerge") -> tuple[Plan, LatencyTab
     """The plan with these candidates only, so that there is one choice."""
     whole, table = menu("plain", method), latencies("plain", method)
     plan = Plan(whole.layers, tuple(whole[key] for key in keys), (), whole.rules, method)
-    return plan, LatencyTable(plan, table.works, table.table)
+    return plan, LatencyTable(plan, table.workloads, table.table)
 
 
 SINGLES = ("0-1:3x3g1", "1-2:3x3g1", "2-3:3x3g1")

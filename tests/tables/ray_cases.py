@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from layermerge.runtimes.base import RuntimeUnavailable
+from layermerge.errors import RuntimeUnavailable, TableError
 from layermerge.tables.executors import in_this_process
 from layermerge.tables.importance import measure_importance
 from layermerge.tables.ray_cluster import RayCluster
 from layermerge.tables.runner import fill_table
-from layermerge.tables.table import Row, TableError
+from layermerge.tables.table import Row
 from processes import children, soon
 from tables import importance_runs
 from tuning import toy_task

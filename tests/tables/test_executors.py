@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from layermerge.runtimes.base import RuntimeUnavailable
+from layermerge.errors import RuntimeUnavailable, TableError
 from layermerge.tables.executors import Executor, LocalProcesses, in_this_process
 from layermerge.tables.runner import fill_table
-from layermerge.tables.table import Row, Table, TableError, TableWriter
+from layermerge.tables.table import Row, Table, TableWriter
 from processes import children, running, soon
 
 KEYS = [f"k{number}" for number in range(7)]

@@ -14,15 +14,16 @@ import torch
 from torch import nn
 
 import layermerge as lm
+from layermerge.errors import TableError
 from layermerge.planning.plan import Plan
 from layermerge.planning.rules import Rules
 from layermerge.tables.executors import LocalProcesses
 from layermerge.tables.importance import BASELINE, ImportanceJob, importance_cost, measure_importance
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.runner import fill_table
-from layermerge.tables.table import Row, Table, TableError
-from layermerge.tables.work_clock import WHOLE
-from layermerge.tables.works import works_of
+from layermerge.tables.table import Row, Table
+from layermerge.tables.workload_clock import WHOLE
+from layermerge.tables.workloads import workloads_of
 from layermerge.tasks import Classification, Draw, Preparation
 from layermerge.tasks.base import Network, Task
 from layermerge.tracing.trace import Trace
@@ -218,7 +219,7 @@ class Spoilt(QuietTask):
 
 def latencies(plan: Plan, **milliseconds: float) -> LatencyTable:
     """1 ms a conv and 9 ms a merged one, so that nothing but removing pays; `milliseconds` by kernel."""
-    works = works_of(traced(), plan)
+    works = workloads_of(traced(), plan)
     rows = {WHOLE: Row(key=WHOLE, value=20.0)}
     for work in works.values():
         if work is not None:

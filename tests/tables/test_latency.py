@@ -12,13 +12,14 @@ from torch import nn
 
 import layermerge as lm
 import zoo
+from layermerge.errors import TableError
 from layermerge.planning.plan import Plan
-from layermerge.runtimes.base import Run, Runtime, RuntimeSettings
+from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
 from layermerge.tables.clock import ClockSettings, time_side_by_side
 from layermerge.tables.latency import LatencyJob, LatencyTable
-from layermerge.tables.table import Table, TableError
-from layermerge.tables.work_clock import WHOLE
-from layermerge.tables.works import Sandwich, Work, works_of
+from layermerge.tables.table import Table
+from layermerge.tables.workload_clock import WHOLE
+from layermerge.tables.workloads import Sandwich, Workload, workloads_of
 from layermerge.tracing.capture import Inputs
 
 QUICK = ClockSettings(warm_up=1, least_rounds=2, most_rounds=2, seconds=0)
@@ -37,10 +38,10 @@ def milliseconds(module: nn.Module) -> float:
     return total / 1000
 
 
-def own_ms(work: Work) -> float:
-    """The oracle: the same prices, read off the work."""
+def own_ms(workload: Workload) -> float:
+    """The oracle: the same prices, read off the workload."""
     prices = {"add": 0.0, "GroupNorm4": 5.0}
-    return (work.spec.weights + sum(prices.get(token, 3.0) for token in work.follow)) / 1000
+    return (workload.spec.weights + sum(prices.get(token, 3.0) for token in workload.follow)) / 1000
 
 
 class FakeRuntime(Runtime):
@@ -72,7 +73,7 @@ class FakeRuntime(Runtime):
         library.__version__ = self.version  # type: ignore[attr-defined]
         return library
 
-    def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Run:
+    def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Pass:
         del small
         if self.broken(module):
             raise RuntimeError("operator not known here\nand more")
@@ -80,7 +81,7 @@ class FakeRuntime(Runtime):
         self.shapes.append(tuple(inputs.tensors[0].shape))
         return self.lasting(milliseconds(module) + self.call_ms)
 
-    def lasting(self, passing_ms: float) -> Run:
+    def lasting(self, passing_ms: float) -> Pass:
         def run() -> None:
             self.seconds += passing_ms / 1000 * self.slowness(self.seconds)
 
@@ -95,11 +96,11 @@ class FakeRuntime(Runtime):
 def _no_real_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time is what the fake runtime says; tests that use another runtime say so."""
 
-    def timed(runs: dict[str, Run], settings: ClockSettings, **more: Run) -> object:
+    def timed(runs: dict[str, Pass], settings: ClockSettings, **more: Pass) -> object:
         clock = {"now": lambda: MACHINE[0].seconds if MACHINE else 0.0, "interruptions": lambda: 0}
         return time_side_by_side(runs, settings, **clock, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("layermerge.tables.work_clock.time_side_by_side", timed)
+    monkeypatch.setattr("layermerge.tables.workload_clock.time_side_by_side", timed)
     MACHINE.clear()
 
 
@@ -112,7 +113,7 @@ def measure(
     MACHINE[:] = [runtime]
     traced = zoo.traced(name)
     plan = plan or lm.plan(traced)
-    job = LatencyJob(plan, works_of(traced, plan), f"network {name}", partial(runtime.lasting, whole_ms))
+    job = LatencyJob(plan, workloads_of(traced, plan), f"network {name}", partial(runtime.lasting, whole_ms))
     return job.run(runtime, batch, path / "latency.jsonl", QUICK)
 
 
@@ -120,39 +121,39 @@ def measure(
 def test_every_candidate_costs_what_its_work_alone_takes(name: str, tmp_path: Path) -> None:
     table = measure(name, tmp_path, FakeRuntime())
     for candidate in table.plan.candidates:
-        work = table.works[candidate.key]
-        assert table.of(candidate) == pytest.approx(0.0 if work is None else own_ms(work), abs=1e-9)
+        workload = table.workloads[candidate.key]
+        assert table.of(candidate) == pytest.approx(0.0 if workload is None else own_ms(workload), abs=1e-9)
 
 
 def test_the_cost_of_a_call_is_taken_off(tmp_path: Path) -> None:
     table = measure("plain", tmp_path, FakeRuntime(call_ms=7.0))
-    work = table.works["0-2:5x5g1"]
-    assert work is not None
-    assert table.table[work.key].value == pytest.approx(own_ms(work), abs=1e-9)
+    workload = table.workloads["0-2:5x5g1"]
+    assert workload is not None
+    assert table.table[workload.key].value == pytest.approx(own_ms(workload), abs=1e-9)
 
 
 def test_the_cost_of_a_call_is_taken_off_where_there_are_two_inputs(tmp_path: Path) -> None:
     """A pass is called once, however many inputs it takes."""
     table = measure("basic_strided", tmp_path, FakeRuntime(call_ms=0.01))
-    work = table.works["1-3:3x3g1"]
-    assert work is not None
-    assert "add" in work.follow
-    assert table.table[work.key].value == pytest.approx(own_ms(work), abs=1e-9)
+    workload = table.workloads["1-3:3x3g1"]
+    assert workload is not None
+    assert "add" in workload.follow
+    assert table.table[workload.key].value == pytest.approx(own_ms(workload), abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["plain", "basic", "inverted"])
 def test_each_distinct_work_is_measured_once(name: str, tmp_path: Path) -> None:
     runtime = FakeRuntime()
     table = measure(name, tmp_path, runtime)
-    distinct = {work for work in table.works.values() if work is not None}
-    assert runtime.sandwiches == len(distinct) == table.distinct_works
+    distinct = {workload for workload in table.workloads.values() if workload is not None}
+    assert runtime.sandwiches == len(distinct) == table.distinct_workloads
     assert len(table.table) == len(distinct) + 1
-    assert len(distinct) < sum(work is not None for work in table.works.values())
+    assert len(distinct) < sum(workload is not None for workload in table.workloads.values())
     assert str(table).startswith(
-        f"{sum(work is not None for work in table.works.values())} entries, {len(distinct)} distinct works measured; "
+        f"{sum(bool(workload) for workload in table.workloads.values())} entries, {len(distinct)} distinct workloads measured; "
     )
-    # Empty graphs, one for each shape that a work begins or ends with, and one for the call.
-    shapes = {shape for work in distinct for shape in (work.input_shape, work.output_shape)}
+    # Empty graphs, one for each shape that a workload begins or ends with, and one for the call.
+    shapes = {shape for workload in distinct for shape in (workload.input_shape, workload.output_shape)}
     assert len(runtime.built) - runtime.sandwiches == len(shapes) + 1
 
 
@@ -170,8 +171,8 @@ def test_a_speed_that_changes_while_a_work_is_timed_is_noticed(tmp_path: Path) -
     runtime = FakeRuntime(slowness=lambda seconds: 2.0 if int(seconds / 1.7) % 2 else 1.0)
     table = measure("inverted", tmp_path, runtime)
     for candidate in table.plan.candidates:
-        work = table.works[candidate.key]
-        assert table.of(candidate) == pytest.approx(0.0 if work is None else own_ms(work), abs=1e-9)
+        workload = table.workloads[candidate.key]
+        assert table.of(candidate) == pytest.approx(0.0 if workload is None else own_ms(workload), abs=1e-9)
 
 
 def test_the_fixed_cost_is_the_whole_network_less_its_single_layers(tmp_path: Path) -> None:
@@ -236,9 +237,9 @@ def test_a_layer_that_cannot_be_measured_at_all_is_one_clear_line(tmp_path: Path
 
 
 def test_a_whole_network_that_fails_is_one_clear_line_and_tried_again(tmp_path: Path) -> None:
-    repaired: list[Run] = []
+    repaired: list[Pass] = []
 
-    def whole() -> Run:
+    def whole() -> Pass:
         if not repaired:
             raise RuntimeError("no memory")
         return repaired[0]
@@ -246,7 +247,7 @@ def test_a_whole_network_that_fails_is_one_clear_line_and_tried_again(tmp_path: 
     MACHINE[:] = [FakeRuntime()]
     traced = zoo.traced("plain")
     plan = lm.plan(traced)
-    job = LatencyJob(plan, works_of(traced, plan), "n", whole)
+    job = LatencyJob(plan, workloads_of(traced, plan), "n", whole)
     with pytest.raises(TableError, match="'whole network' could not be measured: RuntimeError: no memory"):
         job.run(MACHINE[0], 1, tmp_path / "t.jsonl", QUICK)
     assert MACHINE[0].built == []  # nothing else was tried in vain
@@ -260,12 +261,12 @@ def test_a_whole_network_that_is_gone_when_a_table_goes_on_ends_the_run_and_fail
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
     before = path.read_bytes()
 
-    def torn() -> Run:
+    def torn() -> Pass:
         raise RuntimeError("no model in this file")
 
     traced = zoo.traced("plain")
     plan = lm.plan(traced)
-    job = LatencyJob(plan, works_of(traced, plan), "network plain", torn)
+    job = LatencyJob(plan, workloads_of(traced, plan), "network plain", torn)
     with pytest.raises(TableError, match="'whole network' could not be measured: RuntimeError: no model in this file"):
         job.run(FakeRuntime(), 1, path, QUICK)
     assert path.read_bytes() == before
@@ -325,14 +326,14 @@ def test_works_that_take_less_than_an_empty_graph_take_nothing(tmp_path: Path, m
 
 @pytest.mark.parametrize("runtime", ["torch", "onnxruntime", "openvino"])
 def test_a_table_of_a_real_runtime(runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layermerge.tables.work_clock.time_side_by_side", time_side_by_side)
+    monkeypatch.setattr("layermerge.tables.workload_clock.time_side_by_side", time_side_by_side)
     traced = zoo.traced("basic_strided")
     plan = lm.plan(traced)
     path = tmp_path / "latency.jsonl"
     table = lm.measure_latency(plan, trace=traced, runtime=runtime, batch_size=2, path=path, clock=QUICK)
-    works = {work.key for work in table.works.values() if work is not None}
+    workloads = {workload.key for workload in table.workloads.values() if workload is not None}
     read = Table.read(path)
-    assert read.rows.keys() == {WHOLE, *works}
+    assert read.rows.keys() == {WHOLE, *workloads}
     assert {row.status for row in read.rows.values()} == {"ok"}
     assert all(row.samples == 2 and row.value is not None and row.value >= 0 for row in read.rows.values())
     wanted = {"kind": "latency", "runtime": runtime, "batch": 2, "threads": 1, "dtype": "float32", "device": "cpu"}

@@ -14,8 +14,8 @@ from layermerge.planning.plan import Candidate, Plan
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.ruling_out import ruled_out
 from layermerge.tables.table import Row, Table
-from layermerge.tables.work_clock import WHOLE
-from layermerge.tables.works import Work, works_of
+from layermerge.tables.workload_clock import WHOLE
+from layermerge.tables.workloads import Workload, workloads_of
 
 NETWORKS = ["plain", "basic", "inverted", "depthwise_chain", "one_relu_five_times"]
 INSTANCES = 50
@@ -28,16 +28,16 @@ def menu(name: str) -> Plan:
 
 
 @cache
-def works(name: str) -> Mapping[str, Work | None]:
-    return works_of(zoo.traced(name), menu(name))
+def workloads(name: str) -> Mapping[str, Workload | None]:
+    return workloads_of(zoo.traced(name), menu(name))
 
 
 def random_latency(name: str, rng: random.Random) -> LatencyTable:
     """Few values, so that there are ties, and any; merges that pay and merges that do not; no spread."""
-    keys = sorted({work.key for work in works(name).values() if work is not None})
+    keys = sorted({workload.key for workload in workloads(name).values() if workload is not None})
     rows = [Row(key=WHOLE, value=rng.uniform(1.0, 30.0))]
     rows += [Row(key=key, value=rng.choice([1.0, 2.0, 3.0, rng.uniform(0.2, 6.0)])) for key in keys]
-    return LatencyTable(menu(name), works(name), Table({}, rows))
+    return LatencyTable(menu(name), workloads(name), Table({}, rows))
 
 
 def random_changes(plan: Plan, base: float, rng: random.Random) -> dict[str, float]:
@@ -114,18 +114,18 @@ def test_what_is_never_ruled_out(name: str) -> None:
 def table(milliseconds: Mapping[str, float], *, spread: float = 0.0, failed: str | None = None) -> LatencyTable:
     """The plain network's latencies by candidate; 1 ms for what is not named."""
     rows = {WHOLE: Row(key=WHOLE, value=1000.0)}
-    for work in works("plain").values():
-        if work is not None:
-            rows[work.key] = Row(key=work.key, value=1.0, spread=spread)
+    for workload in workloads("plain").values():
+        if workload is not None:
+            rows[workload.key] = Row(key=workload.key, value=1.0, spread=spread)
     for key, value in milliseconds.items():
-        work = works("plain")[key]
-        assert work is not None
-        rows[work.key] = Row(key=work.key, value=value, spread=spread)
+        workload = workloads("plain")[key]
+        assert workload is not None
+        rows[workload.key] = Row(key=workload.key, value=value, spread=spread)
     if failed is not None:
-        work = works("plain")[failed]
-        assert work is not None
-        rows[work.key] = Row(key=work.key, status="failed", reason="out of memory")
-    return LatencyTable(menu("plain"), works("plain"), Table({}, rows.values()))
+        workload = workloads("plain")[failed]
+        assert workload is not None
+        rows[workload.key] = Row(key=workload.key, status="failed", reason="out of memory")
+    return LatencyTable(menu("plain"), workloads("plain"), Table({}, rows.values()))
 
 
 def reasons(latency: LatencyTable, drop: float = 0.0, gain: float = 0.0, plan: Plan | None = None) -> dict[str, str]:
@@ -165,7 +165,7 @@ def test_a_merge_without_its_split_on_the_menu_stays() -> None:
     assert {"0-2:3x3g1", "0-2:5x5g1"} <= reasons(latency).keys()
     kept = tuple(candidate for candidate in whole.candidates if candidate.key != "1-2:identity")
     plan = Plan(whole.layers, kept, (), whole.rules, whole.method)
-    found = reasons(LatencyTable(plan, works("plain"), latency.table), plan=plan)
+    found = reasons(LatencyTable(plan, workloads("plain"), latency.table), plan=plan)
     assert "0-2:3x3g1" not in found
     assert "0-2:5x5g1" in found
 
@@ -180,4 +180,4 @@ def test_a_merge_whose_split_could_not_be_scored_stays() -> None:
 def test_what_could_not_be_timed_is_ruled_out_with_that_reason() -> None:
     found = reasons(table({}, failed="0-2:5x5g1"), gain=9.0)
     untimed = dict.fromkeys(("0-2:5x5g1", "0-3:5x5g1"), "its latency could not be measured")
-    assert found == untimed, "the two make the machine do the same work"
+    assert found == untimed, "the two make the machine do the same workload"

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from layermerge.errors import TableError
 from layermerge.tables.runner import fill_table
 from layermerge.tables.shards import parse_shard, shard_path, take_in_shards
-from layermerge.tables.table import Row, Scalar, Table, TableError
+from layermerge.tables.table import Row, Scalar, Table
 
 PROVENANCE: dict[str, Scalar] = {"kind": "test", "batch": 1}
 KEYS = [f"k{number}" for number in range(11)]

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from layermerge.errors import TableError
 from layermerge.tables.runner import fill_table
-from layermerge.tables.table import Row, Scalar, Table, TableError, TableWriter
+from layermerge.tables.table import Row, Scalar, Table, TableWriter
 
 PROVENANCE: dict[str, Scalar] = {"plan": "abc", "device": "cpu", "batch": 1}
 

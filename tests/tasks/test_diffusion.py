@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from layermerge.data.preparation import Statistics
 from layermerge.errors import DataError
 from layermerge.tasks import Diffusion, Draw, NoiseSchedule, Preparation
-from layermerge.tasks.preparation import Statistics
 
 
 class TinyNet(nn.Module):

@@ -10,8 +10,8 @@ from torch import nn
 
 import layermerge as lm
 import zoo
-from layermerge.tracing.roles import Role
-from layermerge.tracing.structure import BlockStep, OpStep, Path, Structure, conv_spec
+from layermerge.tracing.operators import Role
+from layermerge.tracing.structure import BlockStep, DataPath, OpStep, Structure, conv_spec
 from oracles import pad
 
 
@@ -178,7 +178,7 @@ def test_padding_with_other_values_is_noted() -> None:
 
 
 def all_steps(structure: Structure) -> list[OpStep]:
-    nested: list[Path] = [*structure.chains]
+    nested: list[DataPath] = [*structure.chains]
     nested += [path for block in structure.blocks for path in (block.body, block.bypass)]
     return [step for path in nested for step in path if isinstance(step, OpStep)]
 

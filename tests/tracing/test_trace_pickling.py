@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 import layermerge as lm
 import zoo
-from layermerge.artifacts import fingerprint
+from layermerge.tracing.fingerprint import fingerprint
 from layermerge.tracing.trace import Trace
 
 cloudpickle = pytest.importorskip("cloudpickle")
@@ -122,7 +122,7 @@ def test_what_is_frozen_and_the_mode_survive(training: bool) -> None:
 READER = """
 import sys
 import cloudpickle
-from layermerge.artifacts import fingerprint
+from layermerge.tracing.fingerprint import fingerprint
 import layermerge as lm
 trace = cloudpickle.loads(sys.stdin.buffer.read())
 print(fingerprint(trace.structure), *(candidate.key for candidate in lm.plan(trace).candidates))

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from layermerge.errors import TuningError
 from layermerge.tuning.distributed import join_processes
 from layermerge.tuning.loop import train_steps
-from layermerge.tuning.recipe import TuningError
 from layermerge.tuning.recovery import read_recovery
 from tuning.toy_task import ToyTask, network, weights
 from tuning.two_processes import FULL, PLAIN, plain

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
+from layermerge.errors import TuningError
 from layermerge.tuning.optimise import Schedule, build_optimizer
-from layermerge.tuning.recipe import TuningError
 from tuning.toy_task import network, recipe
 
 

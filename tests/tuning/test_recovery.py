@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
+from layermerge.errors import TuningError
 from layermerge.tasks.base import Network
 from layermerge.tuning import events
 from layermerge.tuning.loop import finetune, train_steps
-from layermerge.tuning.recipe import TuningError
-from layermerge.tuning.recovery import Row, read_recovery
+from layermerge.tuning.recovery import Epoch, read_recovery
 from tuning.toy_task import ToyTask, network, recipe, same
 
 
@@ -27,7 +27,7 @@ def score(net: nn.Module) -> float:
 
 
 def test_rows_say_how_the_network_recovers(tmp_path: Path) -> None:
-    seen: list[Row] = []
+    seen: list[Epoch] = []
     net = network()
     tuned = finetune(net, ToyTask(), recipe(epochs=2.5), directory=tmp_path, show_progress=False, on_epoch=seen.append)
     assert tuned is net

@@ -14,9 +14,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from layermerge.errors import LayerMergeError
+from layermerge.errors import LayerMergeError, TuningError
 from layermerge.tuning.loop import finetune
-from layermerge.tuning.recipe import TuningError
 from layermerge.tuning.recovery import read_recovery
 from tuning.toy_task import ToyTask, network, recipe, same
 

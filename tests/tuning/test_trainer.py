@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from agreement import same_bits
+from layermerge.errors import TuningError
 from layermerge.tasks.base import Batch, Draw
 from layermerge.tuning.loop import train_steps
-from layermerge.tuning.recipe import Recipe, TuningError
+from layermerge.tuning.recipe import Recipe
 from layermerge.tuning.trainer import Trainer
 from tuning.toy_task import ToyTask, network, recipe, same, weights
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from layermerge.errors import TuningError
 from layermerge.tuning.loop import finetune, train_steps
-from layermerge.tuning.recipe import Recipe, TuningError
+from layermerge.tuning.recipe import Recipe
 from tuning.toy_task import ToyTask, network, recipe
 
 PLAIN = recipe(clip_norm=0.5, distill={"weight": 0.3})

@@ -18,12 +18,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from layermerge.errors import LayerMergeError
+from layermerge.errors import PruningError
 from layermerge.tracing.capture import Inputs
-
-
-class PruningError(LayerMergeError):
-    """A network that channels cannot be removed from, or a request that makes no sense."""
 
 
 def torch_pruning() -> ModuleType:

@@ -20,15 +20,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from layermerge.baselines.channel_groups import ChannelGroup, PruningError, find_groups, torch_pruning
-from layermerge.errors import LayerMergeError, first_line
-from layermerge.runtimes.base import Run, Runtime, RuntimeSettings
+from layermerge.baselines.channel_groups import ChannelGroup, find_groups, torch_pruning
+from layermerge.errors import InfeasibleBudget, LayerMergeError, PruningError, first_line
+from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
 from layermerge.runtimes.registry import make_runtime
-from layermerge.solving.budget_text import InfeasibleBudget, budget_ms
+from layermerge.solving.budget import budget_ms
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.clock import ClockSettings, time_side_by_side
-from layermerge.tables.work_clock import WHOLE_CLOCK
+from layermerge.tables.workload_clock import WHOLE_CLOCK
 from layermerge.tracing.capture import Inputs, untouched
 from layermerge.tracing.trace import trace
 
@@ -103,7 +103,7 @@ def prune_to_latency(
     chosen = make_runtime(runtime, RuntimeSettings(threads=threads))
     stopwatch = clock or WHOLE_CLOCK
 
-    def prepare(module: nn.Module) -> Run:
+    def prepare(module: nn.Module) -> Pass:
         traced = trace(module, example_inputs)
         return chosen.prepare(merge(rewrite(traced, [])), traced.inputs.resized(batch_size))
 

@@ -13,11 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layermerge.errors import LayerMergeError
-
-
-class StudentError(LayerMergeError):
-    """A network that cannot be given fresh weights."""
+from layermerge.errors import StudentError
 
 
 def make_student(module: nn.Module, seed: int) -> nn.Module:

@@ -12,8 +12,8 @@ from layermerge.cli.app import JsonOption, app, console, print_json
 from layermerge.cli.runs import RECIPE, note_recipe, open_run, read_flags
 
 if TYPE_CHECKING:
-    from layermerge.results import Report
-    from layermerge.stages import Result
+    from layermerge.runs.results import Report
+    from layermerge.runs.steps import Result
 
 _RUNTIME = "onnxruntime"
 
@@ -32,9 +32,9 @@ def demo(
 
     Example: layermerge demo --budget 50%
     """
-    from layermerge import demo as shipped
-    from layermerge.methods import run_method
+    from layermerge.models import demo as shipped
     from layermerge.reporting.page import REPORT, write_report
+    from layermerge.runs.methods import run_method
 
     chosen = read_flags(shipped.RECIPE, {"budgets": [budget], "method": method, "runtime": runtime})
     # A run directory holds the tables of one runtime.

@@ -14,8 +14,8 @@ import typer
 from layermerge.cli.app import InputOption, JsonOption, WeightsOption, app, print_json
 
 if TYPE_CHECKING:
-    from layermerge.recipes import RunRecipe
-    from layermerge.stages import Run
+    from layermerge.runs.recipe import RunRecipe
+    from layermerge.runs.steps import Run
 
 RECIPE = "recipe.yaml"
 UNMERGED = "unmerged"
@@ -72,7 +72,7 @@ def importance(
 
     Example: layermerge importance runs/a --recipe recipes/cifar10_resnet20.yaml --workers 2
     """
-    from layermerge.run_dir import IMPORTANCE
+    from layermerge.runs.directory import IMPORTANCE
     from layermerge.tables.importance import importance_cost
     from layermerge.tables.shards import WHOLE_TABLE, parse_shard, shard_path
 
@@ -109,8 +109,8 @@ def finetune(
 
     Example: layermerge finetune runs/a --budget 60%
     """
-    from layermerge.methods import CONTROL
-    from layermerge.saving import save
+    from layermerge.runs.methods import CONTROL
+    from layermerge.runs.saving import save
     from layermerge.surgery.rewrite import rewrite
     from layermerge.tuning.distributed import leader_first, usable_device
 
@@ -157,7 +157,7 @@ def compress(
 
     Example: layermerge compress recipes/cifar10_resnet20.yaml --budget 60% --runtime onnxruntime
     """
-    from layermerge.methods import run_method
+    from layermerge.runs.methods import run_method
 
     flags: dict[str, Any] = {"model": model, "weights": weights, "input": input, "data.source": data, "method": method}
     flags |= {"runtime": runtime, "budgets": budget or None}
@@ -198,8 +198,8 @@ def compare(
 
     Example: layermerge compare recipes/cifar10_resnet20.yaml --method layermerge --method depth --budget 60%
     """
-    from layermerge.pipeline import compare_run
     from layermerge.reporting.comparison import comparison_table, write_comparison
+    from layermerge.runs.compress import compare_run
 
     flags: dict[str, Any] = {"model": model, "weights": weights, "input": input, "data.source": data}
     flags |= {"runtime": runtime, "budgets": budget or None}
@@ -235,7 +235,8 @@ def read_flags(
     """The recipe of a file, where there is one, with what flags and `--set` say instead."""
     import yaml
 
-    from layermerge.recipes import RecipeError, read_recipe
+    from layermerge.errors import RecipeError
+    from layermerge.runs.recipe import read_recipe
 
     changes = {
         key: str(value) if isinstance(value, Path) else value for key, value in flags.items() if value is not None
@@ -259,8 +260,8 @@ def read_flags(
 
 def _require_known(methods: list[str]) -> None:
     """Before anything is loaded or written."""
-    from layermerge.methods import method_names
-    from layermerge.recipes import RecipeError
+    from layermerge.errors import RecipeError
+    from layermerge.runs.methods import method_names
 
     for method in methods:
         if method not in method_names():
@@ -274,7 +275,7 @@ def open_run(chosen: RunRecipe, place: Path, menu: str = "layeronly") -> Run:
     """
     from layermerge.models import load_model, parse_shape
     from layermerge.planning.plan import plan
-    from layermerge.stages import Run
+    from layermerge.runs.steps import Run
 
     loaded = load_model(chosen.model, chosen.weights, parse_shape(chosen.input) if chosen.input else None)
     run = Run(loaded.module, chosen.data.open(loaded.module), place, chosen.settings)
@@ -288,7 +289,7 @@ def note_recipe(chosen: RunRecipe, place: Path) -> None:
     """Leaves the recipe to verbs that follow; one that is there already gives way only to a command that went well."""
     import yaml
 
-    from layermerge.artifacts import text_writer, write_files
+    from layermerge.files import text_writer, write_files
 
     document = chosen.model_dump(mode="json", exclude_unset=True)
     write_files({place / RECIPE: text_writer(yaml.safe_dump(document, sort_keys=False))})

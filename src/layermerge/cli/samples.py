@@ -55,10 +55,10 @@ def sample(
     Example: layermerge sample diffusers:ddpm-cifar10 --run runs/a/merged --count 64 --grid samples.png
     """
     from layermerge.models import load_model, parse_shape
+    from layermerge.runs.saving import load
     from layermerge.sampling.ddim import sample as make_images
     from layermerge.sampling.ddim import time_steps
     from layermerge.sampling.pictures import write_grid, write_images
-    from layermerge.saving import load
     from layermerge.tasks.noise import NoiseSchedule
 
     _require_place(out, grid, count)

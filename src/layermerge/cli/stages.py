@@ -72,7 +72,7 @@ def plan(
     traced = trace(loaded.module, loaded.example_inputs)
     menu = make_plan(traced, chosen, method.value)
     if run_dir is not None:
-        from layermerge.run_dir import write_plan
+        from layermerge.runs.directory import write_plan
 
         write_plan(run_dir, traced, menu, with_weights=with_weights)
     if as_json:
@@ -98,7 +98,7 @@ def latency(
 
     Example: layermerge latency runs/a --runtime onnxruntime --threads 1
     """
-    from layermerge.run_dir import LATENCY, measure_run
+    from layermerge.runs.directory import LATENCY, measure_run
     from layermerge.runtimes.base import RuntimeSettings
     from layermerge.runtimes.registry import make_runtime
 
@@ -108,8 +108,8 @@ def latency(
         return
     print_json(
         {
-            "entries": sum(work is not None for work in table.works.values()),
-            "measured": table.distinct_works,
+            "entries": sum(work is not None for work in table.workloads.values()),
+            "measured": table.distinct_workloads,
             "original_ms": table.original_ms,
             "fixed_ms": table.fixed_ms,
             "scale": table.scale,
@@ -131,7 +131,7 @@ def solve(
 
     Example: layermerge solve runs/a --budget 60%
     """
-    from layermerge.run_dir import solve_run
+    from layermerge.runs.directory import solve_run
 
     frontier = solve_run(run_dir, objective.value, tick)
     if budget is None:
@@ -167,7 +167,7 @@ def merge(
     Example: layermerge merge runs/a --model timm:resnet34
     """
     from layermerge.models import load_model
-    from layermerge.saving import load, save
+    from layermerge.runs.saving import load, save
 
     loaded = load(run_dir, load_model(model).module)
     fast = _merged(loaded)
@@ -190,13 +190,14 @@ def export(
 
     Example: layermerge export runs/a --model timm:resnet34 --to resnet34.onnx
     """
-    from layermerge.artifacts import PlanRecord, example_inputs, read_record
-    from layermerge.exporting import export as write_export
+    from layermerge.files import read_document
     from layermerge.models import load_model
-    from layermerge.saving import PLAN, load
+    from layermerge.runs.plan_file import PlanFile
+    from layermerge.runs.saving import PLAN, load
+    from layermerge.runtimes.exporting import export as write_export
 
     fast = _merged(load(run_dir, load_model(model).module))
-    path = write_export(fast, to or run_dir / "model.onnx", example_inputs(read_record(run_dir / PLAN, PlanRecord)))
+    path = write_export(fast, to or run_dir / "model.onnx", read_document(run_dir / PLAN, PlanFile).example_inputs)
     report(as_json, {"convs": _count_convs(fast), "exported_to": str(path), "bytes": path.stat().st_size})
 
 

@@ -20,14 +20,14 @@ from layermerge.planning.ranges import (
     why_not_together,
 )
 from layermerge.planning.rules import in_series, side_by_side
-from layermerge.tracing.roles import Role
-from layermerge.tracing.structure import Block, BlockStep, ConvStep, Path, Structure
+from layermerge.tracing.operators import Role
+from layermerge.tracing.structure import Block, BlockStep, ConvStep, DataPath, Structure
 
 Kept = Collection[int]
 """Indices of the layers that stay."""
 
 
-def merged_spec(structure: Structure, path: Path, kept: Kept, channels: int) -> ConvSpec:
+def merged_spec(structure: Structure, path: DataPath, kept: Kept, channels: int) -> ConvSpec:
     """The conv that the path becomes when only `kept` stay; the identity where none does."""
     spec, any_kept = ConvSpec.identity(channels), False
     for step in path:
@@ -65,7 +65,7 @@ def block_spec(structure: Structure, block: Block, kept: Kept) -> ConvSpec:
     return parallel(body, bypass)
 
 
-def branch_spec(structure: Structure, block: Block, branch: Path, kept: Kept) -> ConvSpec:
+def branch_spec(structure: Structure, block: Block, branch: DataPath, kept: Kept) -> ConvSpec:
     return merged_spec(structure, branch, kept, structure.layers[block.start].spec.in_channels)
 
 
@@ -74,7 +74,7 @@ def is_emptied(structure: Structure, block: Block, kept: Kept) -> bool:
     return not _any_kept(structure, block.body, kept)
 
 
-def _any_kept(structure: Structure, path: Path, kept: Kept) -> bool:
+def _any_kept(structure: Structure, path: DataPath, kept: Kept) -> bool:
     return any(index in kept for index in structure.layers_of(path))
 
 
@@ -82,8 +82,8 @@ def _any_kept(structure: Structure, path: Path, kept: Kept) -> bool:
 class Reading:
     """A range as a piece of one path: its items with the operators between them, and the operators behind it."""
 
-    steps: Path
-    behind: Path
+    steps: DataPath
+    behind: DataPath
 
 
 def read_range(structure: Structure, start: int, end: int, kept: Kept) -> tuple[Reading, ConvSpec]:
@@ -108,7 +108,7 @@ def read_range(structure: Structure, start: int, end: int, kept: Kept) -> tuple[
     raise refusal or PlanError(why_no_range(structure, start, end))
 
 
-def _slice(structure: Structure, path: Path, start: int, end: int) -> Reading | None:
+def _slice(structure: Structure, path: DataPath, start: int, end: int) -> Reading | None:
     first = last = None
     for position, step in enumerate(path):
         if isinstance(step, (ConvStep, BlockStep)):

@@ -12,8 +12,8 @@ from functools import lru_cache
 from layermerge.conv import ConvSpec, compose, parallel
 from layermerge.planning.ranges import PathWalk
 from layermerge.planning.rules import Rules, in_series, side_by_side
-from layermerge.tracing.roles import Role
-from layermerge.tracing.structure import BlockStep, ConvStep, OpStep, Path, Structure
+from layermerge.tracing.operators import Role
+from layermerge.tracing.structure import BlockStep, ConvStep, DataPath, OpStep, Structure
 
 _compose = lru_cache(maxsize=None)(compose)
 _in_series = lru_cache(maxsize=None)(in_series)
@@ -108,7 +108,7 @@ class Knapsack:
             self._block_options[index] = options
         return self._block_options[index]
 
-    def _path_options(self, path: Path, channels: int) -> Options:
+    def _path_options(self, path: DataPath, channels: int) -> Options:
         walk = PathWalk.of(path)
         options = self.start(channels)
         for before, item in zip(walk.before, walk.items, strict=True):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from layermerge.tracing.roles import Role
-from layermerge.tracing.structure import Block, BlockStep, ConvStep, OpStep, Path, Step, Structure
+from layermerge.tracing.operators import Role
+from layermerge.tracing.structure import Block, BlockStep, ConvStep, DataPath, OpStep, Step, Structure
 
 Span = tuple[int, int]
 """Layers start..end-1."""
@@ -23,7 +23,7 @@ class PathWalk:
     before: tuple[tuple[OpStep, ...], ...]
 
     @staticmethod
-    def of(path: Path) -> PathWalk:
+    def of(path: DataPath) -> PathWalk:
         items: list[ConvStep | BlockStep] = []
         before: list[tuple[OpStep, ...]] = []
         waiting: list[OpStep] = []
@@ -69,7 +69,7 @@ def why_not_fused(structure: Structure, item: ConvStep | BlockStep, first: bool)
     return None
 
 
-def drops_an_activation(structure: Structure, path: Path) -> bool:
+def drops_an_activation(structure: Structure, path: DataPath) -> bool:
     return any(
         step.role is Role.ACTIVATION
         if isinstance(step, OpStep)
@@ -78,7 +78,7 @@ def drops_an_activation(structure: Structure, path: Path) -> bool:
     )
 
 
-def why_not_together(structure: Structure, steps: Path, start: int, end: int) -> str | None:
+def why_not_together(structure: Structure, steps: DataPath, start: int, end: int) -> str | None:
     """What keeps layers that do follow each other from being one range: other padding, or a norm that cannot move behind."""
     if end - start == 1:
         return None

@@ -12,9 +12,9 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from layermerge.artifacts import text_writer, write_files
+from layermerge.files import text_writer, write_files
 from layermerge.reporting.plots import MethodPoint, plot_accuracy, plot_recovery
-from layermerge.results import Report
+from layermerge.runs.results import Report
 from layermerge.tuning.recovery import read_recovery
 
 _COLUMNS = (
@@ -32,7 +32,7 @@ _COLUMNS = (
     "scored",
     "ruled_out",
     "failed",
-    "works",
+    "workloads",
     "latency_seconds",
     "importance_seconds",
 )
@@ -72,11 +72,11 @@ def comparison_table(reports: Sequence[Report], notes: Sequence[str] = ()) -> st
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [_line(report) for report in reports]
-    lines += ["", "| method | entries | scored | ruled out | failed | works timed | latency s | importance s |"]
+    lines += ["", "| method | entries | scored | ruled out | failed | workloads timed | latency s | importance s |"]
     lines += ["|---|---|---|---|---|---|---|---|"]
     costs = {report.method: report.cost for report in reports if report.cost.entries}
     lines += [
-        f"| {method} | {cost.entries} | {cost.scored} | {cost.ruled_out} | {cost.failed} | {cost.works} "
+        f"| {method} | {cost.entries} | {cost.scored} | {cost.ruled_out} | {cost.failed} | {cost.workloads} "
         f"| {cost.latency_seconds:.0f} | {cost.importance_seconds:.0f} |"
         for method, cost in costs.items()
     ]

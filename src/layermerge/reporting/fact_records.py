@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from layermerge.artifacts import Record
-from layermerge.results import CostRecord, Report, RoundRecord, ScoreRecord
+from layermerge.files import Record
+from layermerge.runs.results import CostRecord, Report, RoundRecord, ScoreRecord
 from layermerge.solving.solve import Objective
 from layermerge.tables.table import Scalar
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from layermerge.artifacts import PlanRecord, TensorRecord, read_record
 from layermerge.errors import ArtifactError, LayerMergeError
+from layermerge.files import read_document
 from layermerge.planning.plan import METHODS, Candidate, Plan
 from layermerge.reporting.fact_records import (
     CandidateFacts,
@@ -28,15 +28,16 @@ from layermerge.reporting.fact_records import (
     RunFacts,
 )
 from layermerge.reporting.reasons import group_reasons
-from layermerge.results import ChoiceRecord, CostRecord, Report
-from layermerge.run_dir import IMPORTANCE, LATENCY, PLAN, read_latency, read_plan
+from layermerge.runs.directory import IMPORTANCE, LATENCY, PLAN, read_latency, read_plan
+from layermerge.runs.plan_file import PlanFile, TensorShape
+from layermerge.runs.results import ChoiceRecord, CostRecord, Report
+from layermerge.runs.steps import CHOICE, RESULT, SCORE, OriginalRecord
 from layermerge.solving.frontier import Frontier
 from layermerge.solving.solve import Objective, solve
-from layermerge.stages import CHOICE, RESULT, SCORE, OriginalRecord
 from layermerge.tables.importance import importance_cost
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Table
-from layermerge.tables.work_clock import WHOLE
+from layermerge.tables.workload_clock import WHOLE
 from layermerge.tuning.recovery import JSONL, read_recovery
 
 MOST_POINTS = 150
@@ -81,7 +82,7 @@ class _Gathering:
             original_ms=self._whole_ms,
             fixed_ms=self.latency.fixed_ms if self.latency and self._all_timed else None,
             scale=self.latency.scale if self.latency and self._all_timed else None,
-            original_score=read_record(score, OriginalRecord).score if score.is_file() else None,
+            original_score=read_document(score, OriginalRecord).score if score.is_file() else None,
             latency_setting=self.latency.table.provenance if self.latency else {},
             importance_setting=self.importance.provenance if self.importance else {},
             methods=methods,
@@ -117,16 +118,16 @@ class _Gathering:
         row = self.latency.table.rows.get(WHOLE) if self.latency else None
         return row.value if row else None
 
-    def _lacking_works(self, menu: Plan) -> int:
-        """How many works the latency table still lacks; the whole network is one of them."""
+    def _lacking_workloads(self, menu: Plan) -> int:
+        """How many workloads the latency table still lacks; the whole network is one of them."""
         if self.latency is None:
             return len(menu.entries)
-        works = {work.key for entry in menu.entries if (work := self.latency.works[entry.key])}
-        return sum(key not in self.latency.table for key in {WHOLE, *works})
+        workloads = {workload.key for entry in menu.entries if (workload := self.latency.workloads[entry.key])}
+        return sum(key not in self.latency.table for key in {WHOLE, *workloads})
 
     @cached_property
     def _all_timed(self) -> bool:
-        return not self._lacking_works(self.plan)
+        return not self._lacking_workloads(self.plan)
 
     def _layer(self, place: int) -> LayerFacts:
         layer, record = self.plan.layers[place], self.record.layers[place]
@@ -161,10 +162,10 @@ class _Gathering:
         """On the scale of the whole network, which needs all single layers; before these are there, as measured."""
         if self.latency is None:
             return None
-        work = self.latency.works[candidate.key]
-        if candidate.fixed or work is None:
+        workload = self.latency.workloads[candidate.key]
+        if candidate.fixed or workload is None:
             return 0.0
-        row = self.latency.table.rows.get(work.key)
+        row = self.latency.table.rows.get(workload.key)
         if row is None or row.value is None:
             return None
         return self.latency.of(candidate) if self._all_timed else row.value
@@ -215,8 +216,8 @@ class _Gathering:
         """The frontier, or why there is none yet."""
         if self.latency is None or self.importance is None:
             return f"{name}: the frontier needs both tables"
-        if count := self._lacking_works(menu):
-            return f"{name}: the latency table still lacks {count} works"
+        if count := self._lacking_workloads(menu):
+            return f"{name}: the latency table still lacks {count} workloads"
         scored = [entry for entry in menu.candidates if entry.untouched or entry.fixed or entry.key in self.importance]
         if lacking := len(menu.candidates) - len(scored):
             self.missing.append(
@@ -225,13 +226,13 @@ class _Gathering:
             menu = Plan(menu.layers, tuple(scored), (), menu.rules, menu.method)
         try:
             return solve(menu, self._table_of(menu), self.importance, objective=objective)
-        except LayerMergeError as error:  # such as a work that failed and leaves a layer without any candidate
+        except LayerMergeError as error:  # such as a workload that failed and leaves a layer without any candidate
             return f"{name}: {error}"
 
     def _table_of(self, menu: Plan) -> LatencyTable:
         assert self.latency is not None, "asked for only where there is one"
-        works = {entry.key: self.latency.works[entry.key] for entry in menu.candidates}
-        return LatencyTable(menu, works, self.latency.table)
+        workloads = {entry.key: self.latency.workloads[entry.key] for entry in menu.candidates}
+        return LatencyTable(menu, workloads, self.latency.table)
 
     def _point(self, frontier: Frontier, place: int) -> PointFacts:
         solution = frontier.solution(place)
@@ -240,7 +241,7 @@ class _Gathering:
 
     def _choices(self, name: str) -> Iterable[ChoiceFacts]:
         for path in self.directory.glob(f"{name}/*/{CHOICE}"):
-            record = read_record(path, ChoiceRecord)
+            record = read_document(path, ChoiceRecord)
             known = all(key in self.places for key in record.candidates)
             if not known:
                 self.missing.append(
@@ -284,7 +285,7 @@ class _Gathering:
         costs: dict[str, CostRecord] = {}
         for facts in methods:
             menu = self._menu(_base(facts.method)[0])
-            if menu and self.latency and not self._lacking_works(menu):
+            if menu and self.latency and not self._lacking_workloads(menu):
                 scores = self.importance or Table({}, ())
                 costs[facts.method] = CostRecord.of(importance_cost(menu, scores), self._table_of(menu))
         for report in self.results:
@@ -329,7 +330,7 @@ def _results(directory: Path) -> tuple[Report, ...]:
     """Every result, the control first, then by method as they were run and budget."""
     paths = [path for path in sorted(directory.glob(f"*/*/*/{RESULT}")) if not _half_way(path.parent)]
     order = ["original", *METHODS]
-    reports = [read_record(path, Report) for path in paths]
+    reports = [read_document(path, Report) for path in paths]
     return tuple(sorted(reports, key=lambda report: (*_rank(order, report.method), report.label, report.budget_ms)))
 
 
@@ -351,7 +352,7 @@ def _folder(budget: str) -> str:
     return budget.strip().replace("%", "pct")
 
 
-def _shapes(record: PlanRecord) -> tuple[tuple[int, ...], ...]:
+def _shapes(record: PlanFile) -> tuple[tuple[int, ...], ...]:
     """Of the inputs, without the batch."""
     given = (*record.args, *record.kwargs.values())
-    return tuple(value.shape[1:] for value in given if isinstance(value, TensorRecord) and len(value.shape) > 1)
+    return tuple(value.shape[1:] for value in given if isinstance(value, TensorShape) and len(value.shape) > 1)

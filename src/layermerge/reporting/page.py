@@ -16,8 +16,8 @@ from importlib import resources
 from pathlib import Path
 
 from layermerge import __version__
-from layermerge.artifacts import text_writer, write_files
 from layermerge.errors import ArtifactError
+from layermerge.files import text_writer, write_files
 from layermerge.reporting.fact_records import RunFacts
 from layermerge.reporting.facts import gather
 

@@ -17,8 +17,8 @@ from itertools import cycle, groupby, product
 from pathlib import Path
 from typing import Any
 
-from layermerge.artifacts import write_files
-from layermerge.errors import LayerMergeError
+from layermerge.errors import PlotError
+from layermerge.files import write_files
 
 # Okabe and Ito, without the yellow that white paper swallows.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -36,10 +36,6 @@ _STYLE = {
     "legend.frameon": False,
     "svg.hashsalt": "layermerge",  # the same picture is the same file
 }
-
-
-class PlotError(LayerMergeError):
-    """A picture that cannot be drawn or written."""
 
 
 @dataclass(frozen=True)

@@ -8,23 +8,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from layermerge.artifacts import PlanRecord, candidate_of
 from layermerge.reporting.fact_records import ReasonFacts, ReasonKind
+from layermerge.runs.plan_file import PlanFile
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Table
-from layermerge.tables.work_clock import WHOLE
+from layermerge.tables.workload_clock import WHOLE
 
 _EXAMPLES = 3
 _NAMES = re.compile(r"'[^']*'")
 _NUMBERS = re.compile(r"\d+(\.\d+)? ms")
 
 
-def group_reasons(
-    record: PlanRecord, latency: LatencyTable | None, importance: Table | None
-) -> tuple[ReasonFacts, ...]:
+def group_reasons(record: PlanFile, latency: LatencyTable | None, importance: Table | None) -> tuple[ReasonFacts, ...]:
     """All reasons that the files of a run give."""
     names = [layer.name for layer in record.layers]
-    ranges = {candidate_of(entry).key: _range(names, entry.start, entry.end) for entry in record.candidates}
+    ranges = {entry.key: _range(names, entry.start, entry.end) for entry in record.candidates}
     found: list[tuple[ReasonKind, str, str]] = [
         ("rule", entry.reason, _range(names, entry.start, entry.end)) for entry in record.rejections
     ]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from layermerge.reporting.fact_records import MethodFacts, RunFacts
 from layermerge.reporting.plots import MethodPoint, picture, plot_accuracy, plot_recovery, styles
-from layermerge.results import Report
+from layermerge.runs.results import Report
 
 _SUFFIXES = (".png", ".svg")
 

@@ -14,15 +14,11 @@ from typing import ClassVar
 
 from torch import nn
 
-from layermerge.errors import LayerMergeError
+from layermerge.errors import RuntimeUnavailable
 from layermerge.tracing.capture import Inputs
 
-Run = Callable[[], object]
+Pass = Callable[[], object]
 """One pass, finished when it returns. A float that it returns is its own time in milliseconds, as a GPU's events give it."""
-
-
-class RuntimeUnavailable(LayerMergeError):
-    """A runtime that is not installed, or cannot run here."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +67,10 @@ class Runtime(ABC):
         }
 
     @abstractmethod
-    def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Run:
+    def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Pass:
         """A pass of the module on these inputs; `small` graphs are built the quickest way there is."""
 
-    def prepare_file(self, path: Path, inputs: Inputs) -> Run:
+    def prepare_file(self, path: Path, inputs: Inputs) -> Pass:
         """A pass of an exported ONNX file on these inputs."""
         del path, inputs
         raise RuntimeUnavailable(

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from layermerge.exporting import for_serving, quiet, write_onnx
-from layermerge.runtimes.base import Run, Runtime, RuntimeSettings, RuntimeUnavailable
+from layermerge.errors import RuntimeUnavailable
+from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
+from layermerge.runtimes.exporting import for_serving, quiet, write_onnx
 from layermerge.tracing.capture import Inputs
 
 
@@ -33,7 +34,7 @@ class OnnxRuntimeBase(Runtime):
     def session(self, path: Path) -> tuple[list[str], Any]:
         """The file's input names, and a function from named arrays to a finished pass."""
 
-    def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Run:
+    def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Pass:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "graph.onnx"
             served = for_serving(module)
@@ -43,7 +44,7 @@ class OnnxRuntimeBase(Runtime):
                 write_onnx(served, path, inputs)
             return self.prepare_file(path, inputs)
 
-    def prepare_file(self, path: Path, inputs: Inputs) -> Run:
+    def prepare_file(self, path: Path, inputs: Inputs) -> Pass:
         names, run = self.session(path)
         arrays = [as_array(tensor) for tensor in inputs.tensors]
         if len(names) != len(

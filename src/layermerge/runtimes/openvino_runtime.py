@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from layermerge.runtimes.base import RuntimeSettings, RuntimeUnavailable
+from layermerge.errors import RuntimeUnavailable
+from layermerge.runtimes.base import RuntimeSettings
 from layermerge.runtimes.onnx_file import OnnxRuntimeBase
 from layermerge.runtimes.signal_stack import kept_signal_stack
 

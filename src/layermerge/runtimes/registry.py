@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from layermerge.runtimes.base import Runtime, RuntimeSettings, RuntimeUnavailable
+from layermerge.errors import RuntimeUnavailable
+from layermerge.runtimes.base import Runtime, RuntimeSettings
 from layermerge.runtimes.onnx_runtime import OnnxRuntime
 from layermerge.runtimes.openvino_runtime import OpenVino
 from layermerge.runtimes.tensorrt_runtime import TensorRt

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from layermerge.runtimes.base import RuntimeUnavailable
+from layermerge.errors import RuntimeUnavailable
 from layermerge.runtimes.onnx_file import OnnxRuntimeBase
 
 

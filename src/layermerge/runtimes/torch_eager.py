@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from layermerge.exporting import for_serving
-from layermerge.runtimes.base import Run, Runtime, RuntimeSettings, RuntimeUnavailable
+from layermerge.errors import RuntimeUnavailable
+from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
+from layermerge.runtimes.exporting import for_serving
 from layermerge.tracing.capture import Inputs
 
 
@@ -26,7 +27,7 @@ class TorchEager(Runtime):
             raise RuntimeUnavailable(f"torch has no dtype '{settings.dtype}'; try float32 or bfloat16")
         super().__init__(settings)
 
-    def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Run:
+    def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Pass:
         del small
         device, dtype = torch.device(self.settings.device), getattr(torch, self.settings.dtype)
         layout = torch.channels_last if self.settings.channels_last else torch.contiguous_format
@@ -65,7 +66,7 @@ class TorchCompile(TorchEager):
         return compiled
 
 
-def _timed_by_events(run: Callable[[], None]) -> Run:
+def _timed_by_events(run: Callable[[], None]) -> Pass:
     """On a GPU the host's clock sees when work was queued, not when it was done; events on the stream do."""
 
     def timed() -> float:

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layermerge.artifacts import write_files
+from layermerge.data.images import ArrayImages
+from layermerge.data.loaded import FolderImages, import_pillow
+from layermerge.data.sources import load_images
 from layermerge.errors import ArtifactError, DataError, first_line
-from layermerge.tasks.images import ArrayImages
-from layermerge.tasks.loaded import FolderImages, import_pillow
-from layermerge.tasks.sources import load_images
+from layermerge.files import write_files
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 _GAP = 2

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from layermerge.artifacts import write_files
 from layermerge.errors import DataError
+from layermerge.files import write_files
 from layermerge.models import import_torchvision
 from layermerge.progress import Progress
 

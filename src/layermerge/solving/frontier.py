@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from layermerge.errors import ArtifactError
-from layermerge.solving.budget_text import InfeasibleBudget, budget_ms
-from layermerge.solving.labels import Floats, Option, OptionError, pareto, undominated
+from layermerge.errors import ArtifactError, InfeasibleBudget, OptionError
+from layermerge.solving.budget import budget_ms
+from layermerge.solving.labels import Floats, Option, pareto, undominated
 
 if TYPE_CHECKING:  # planning needs torch, solving does not
     from layermerge.planning.plan import Candidate

@@ -17,7 +17,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from layermerge.errors import LayerMergeError
+from layermerge.errors import OptionError
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int32]
@@ -30,10 +30,6 @@ SMALL = 8192
 
 STRETCH = 32
 """Labels of the longest run between two edges at which runs are compared."""
-
-
-class OptionError(LayerMergeError):
-    """Options that cannot be chained into a network: a bad value, a range outside it, a key given twice, a gap."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 
+from layermerge.errors import InfeasibleBudget, TableError
 from layermerge.planning.plan import Plan
-from layermerge.runtimes.base import Run, Runtime, RuntimeSettings
+from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
 from layermerge.runtimes.registry import make_runtime
-from layermerge.solving.budget_text import InfeasibleBudget, budget_ms
+from layermerge.solving.budget import budget_ms
 from layermerge.solving.frontier import Frontier, Solution
 from layermerge.solving.solve import Objective, Scores, solve
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.clock import ClockSettings, time_side_by_side
 from layermerge.tables.latency import LatencyTable
-from layermerge.tables.table import TableError
-from layermerge.tables.work_clock import WHOLE_CLOCK
+from layermerge.tables.workload_clock import WHOLE_CLOCK
 from layermerge.tracing.trace import Trace
 
 _ROUNDS = 8
@@ -80,7 +80,7 @@ def meet_budget(
     return close_the_loop(solve(plan, latency, scores, objective=objective), budget, measure)
 
 
-def measured_beside(original: Run, merged: Run, original_ms: float, clock: ClockSettings) -> float:
+def measured_beside(original: Pass, merged: Pass, original_ms: float, clock: ClockSettings) -> float:
     """The merged network's time on the table's scale: measured beside the original, so that drift cancels.
 
     The median of three: the loop accepts the first that keeps the budget, and so would favour a lucky one.

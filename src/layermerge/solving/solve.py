@@ -11,11 +11,12 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
+from layermerge.errors import TableError
 from layermerge.planning.plan import Candidate, Plan
 from layermerge.solving.frontier import Frontier, build_frontier
 from layermerge.solving.labels import Option
 from layermerge.tables.latency import LatencyTable
-from layermerge.tables.table import Table, TableError
+from layermerge.tables.table import Table
 
 Objective = Literal["exp", "delta"]
 Scores = Table | Mapping[str, float]

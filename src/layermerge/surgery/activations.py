@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from torch import fx
 
-from layermerge.tracing.roles import Role
+from layermerge.tracing.operators import Role
 
 
 def add_activations(graph: fx.Graph, ends: Iterable[tuple[fx.Node, str]]) -> None:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from layermerge.errors import SurgeryError
-from layermerge.surgery.fuse import Kernel
+from layermerge.surgery.kernels import Kernel
 from layermerge.surgery.regions import Site, find_site
 from layermerge.surgery.rewrite import RewrittenModule
 from layermerge.tracing.lift import LiftedModule

@@ -16,11 +16,11 @@ from torch.nn import functional as F
 from layermerge.conv import Sides
 from layermerge.errors import SurgeryError
 from layermerge.surgery.check import Exactness
-from layermerge.surgery.fuse import Kernel
+from layermerge.surgery.kernels import Kernel
 from layermerge.surgery.regions import Site, find_site, merged_name, region_kernel
 from layermerge.surgery.rewrite import RewrittenModule, Surgery
 from layermerge.tracing.lift import LiftedModule, clone_as, drop_unused
-from layermerge.tracing.roles import Role
+from layermerge.tracing.operators import Role
 
 
 class MergedModule(LiftedModule):

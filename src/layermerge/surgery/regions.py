@@ -9,10 +9,10 @@ from torch import fx, nn
 
 from layermerge.planning.geometry import is_emptied
 from layermerge.surgery.fold import norm_as_affine
-from layermerge.surgery.fuse import Kernel
+from layermerge.surgery.kernels import Kernel
 from layermerge.surgery.rewrite import Region, RewrittenModule
-from layermerge.tracing.roles import Role
-from layermerge.tracing.structure import BlockStep, ConvStep, OpStep, Path, main_input
+from layermerge.tracing.operators import Role
+from layermerge.tracing.structure import BlockStep, ConvStep, DataPath, OpStep, main_input
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _Multiplier:
         self.kept = module.surgery.kept
         self.alive = {node.name: node for node in module.graph.nodes}
 
-    def along(self, path: Path, channels: int) -> Kernel:
+    def along(self, path: DataPath, channels: int) -> Kernel:
         # Operators act on the last item's own kernel, which is smaller than the product so far.
         product = latest = Kernel.identity(channels, self.module.device)
         for step in path:

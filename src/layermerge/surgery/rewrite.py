@@ -24,8 +24,8 @@ from layermerge.planning.plan import Candidate
 from layermerge.surgery.activations import add_activations
 from layermerge.tracing.capture import Inputs
 from layermerge.tracing.lift import LiftedModule, clone_as, drop_unused
-from layermerge.tracing.roles import Role
-from layermerge.tracing.structure import Block, BlockStep, ConvStep, OpStep, Path, Step, Structure, main_input
+from layermerge.tracing.operators import Role
+from layermerge.tracing.structure import Block, BlockStep, ConvStep, DataPath, OpStep, Step, Structure, main_input
 from layermerge.tracing.trace import Trace
 
 
@@ -37,7 +37,7 @@ class Region:
     """
 
     candidate: Candidate
-    steps: Path
+    steps: DataPath
     lost: str | None
     """The last activation that the range lost, by module name; None where it lost none."""
 
@@ -184,7 +184,7 @@ class _Surgeon:
         """Whether an activation can stand behind so many channels; a PReLU has weights that may not."""
         return all(weight.numel() in (1, channels) for weight in self.module.get_submodule(activation).parameters())
 
-    def _with_foldable_tail(self, reading: Reading) -> Path:
+    def _with_foldable_tail(self, reading: Reading) -> DataPath:
         """The range and the norms and scalars right behind it, which fold into its conv."""
         tail: list[Step] = []
         for step in reading.behind:
@@ -195,7 +195,7 @@ class _Surgeon:
             tail.pop()
         return (*reading.steps, *tail)
 
-    def _names(self, steps: Path) -> list[str]:
+    def _names(self, steps: DataPath) -> list[str]:
         """All node names of the steps, in execution order."""
         names: list[str] = []
         for step in steps:
@@ -211,7 +211,7 @@ class _Surgeon:
 
     # -- padding and crops
 
-    def _entries(self, steps: Path) -> list[fx.Node]:
+    def _entries(self, steps: DataPath) -> list[fx.Node]:
         """The nodes that read the input of these steps, as they stand before anything is stripped."""
         if not steps:
             return []
@@ -225,11 +225,11 @@ class _Surgeon:
         layer = self.structure.layers[step.layer]
         return [self.nodes[(*layer.pads, layer.node)[0]]]
 
-    def _branches(self, block: Block) -> list[Path]:
+    def _branches(self, block: Block) -> list[DataPath]:
         """What is left of a block: both branches, or the shortcut alone."""
         return [block.bypass] if block.add not in self.nodes else [block.body, block.bypass]
 
-    def _first_steps(self, steps: Path) -> Path:
+    def _first_steps(self, steps: DataPath) -> DataPath:
         """The steps from the first one that still computes: an emptied identity block is no step."""
         for position, step in enumerate(steps):
             if isinstance(step, BlockStep):
@@ -242,7 +242,7 @@ class _Surgeon:
             return steps[position:]
         return ()
 
-    def _move_padding(self, steps: Path, spec: ConvSpec, number: int) -> None:
+    def _move_padding(self, steps: DataPath, spec: ConvSpec, number: int) -> None:
         """Pads once at the range's input; the convs inside pad no more; shortcuts inside are cropped to match."""
         entry_steps = self._first_steps(steps)
         if not entry_steps:
@@ -256,7 +256,7 @@ class _Surgeon:
                 assert isinstance(conv, nn.Conv2d)
                 conv.padding = (0, 0)
 
-    def _crop_branches(self, steps: Path, number: int) -> None:
+    def _crop_branches(self, steps: DataPath, number: int) -> None:
         for step in steps:
             if not isinstance(step, BlockStep):
                 continue
@@ -299,13 +299,13 @@ class _Surgeon:
         add = readers[0]
         return next(arg for arg in add.args if isinstance(arg, fx.Node) and arg is not body_end)
 
-    def _end_of(self, path: Path) -> fx.Node | None:
+    def _end_of(self, path: DataPath) -> fx.Node | None:
         alive = [self.nodes[name] for name in self._names(path) if name in self.nodes]
         return alive[-1] if alive else None
 
     # -- what goes
 
-    def _strip(self, steps: Path) -> str | None:
+    def _strip(self, steps: DataPath) -> str | None:
         """Removes activations, padding, removed convs and their norms from the inside of a range."""
         lost, dropping = None, False
         for step in steps:
@@ -358,7 +358,7 @@ class _Surgeon:
 
     # -- statistical norms move behind the range
 
-    def _take_last_norm(self, steps: Path, *, stays: bool) -> fx.Node | None:
+    def _take_last_norm(self, steps: DataPath, *, stays: bool) -> fx.Node | None:
         """Takes the statistical norms out of a range; the last of them is to stand behind it, with its weights.
 
         Where no conv is left in the range, the last norm stands behind it already: it stays.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layermerge.runtimes.base import Run
+from layermerge.runtimes.base import Pass
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ def involuntary_switches() -> int:
 
 
 def time_side_by_side(
-    runs: Mapping[str, Run],
+    runs: Mapping[str, Pass],
     settings: ClockSettings | None = None,
     *,
-    between: Run = lambda: None,
+    between: Pass = lambda: None,
     now: Callable[[], float] = time.perf_counter,
     interruptions: Callable[[], int] = involuntary_switches,
 ) -> dict[str, Sample]:
@@ -106,7 +106,7 @@ def _disagreement(settings: ClockSettings) -> Callable[[list[float]], float]:
     return measure
 
 
-def cache_pressure(size: int) -> Run:
+def cache_pressure(size: int) -> Pass:
     """Reads `size` bytes: what the rest of a network does to the caches between two passes of one layer.
 
     A conv timed alone finds its weights in the cache each time; in a network larger than the cache it never does.

@@ -21,9 +21,8 @@ from typing import Any
 
 import torch
 
-from layermerge.errors import first_line, machine_failed
-from layermerge.runtimes.base import RuntimeUnavailable
-from layermerge.tables.table import Row, TableError
+from layermerge.errors import RuntimeUnavailable, TableError, first_line, machine_failed
+from layermerge.tables.table import Row
 
 Measure = Callable[[str], Row]
 Executor = Callable[[Measure, Sequence[str]], Iterator[Row]]

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import torch
 
-from layermerge.artifacts import fingerprint, weights_digest
+from layermerge.errors import TableError
+from layermerge.files import weights_digest
 from layermerge.planning.plan import Plan
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.executors import Executor, in_this_process
@@ -25,8 +26,9 @@ from layermerge.tables.latency import LatencyTable
 from layermerge.tables.ruling_out import ruled_out
 from layermerge.tables.runner import fill_table
 from layermerge.tables.shards import WHOLE_TABLE, Shard, shard_path, take_in_shards
-from layermerge.tables.table import Row, Scalar, Table, TableError
+from layermerge.tables.table import Row, Scalar, Table
 from layermerge.tasks.base import Task
+from layermerge.tracing.fingerprint import fingerprint
 from layermerge.tracing.trace import Trace
 from layermerge.tuning.distributed import usable_device
 from layermerge.tuning.loop import train_steps

@@ -1,7 +1,7 @@
 """Latency: what each candidate will cost on the runtime that serves the network.
 
 In: a `Plan`, its `Trace`, a runtime. Out: a `LatencyTable`, durable and resumable.
-Each distinct work is timed once, in the runtime, at the network's true resolution and in proportion to the whole network.
+Each distinct workload is timed once, in the runtime, at the network's true resolution and in proportion to the whole network.
 What no candidate covers (pooling, attention, the classifier) is the fixed cost: the whole network minus its single layers.
 If that is negative, rows are scaled so that they sum to the whole.
 """
@@ -14,23 +14,31 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-from layermerge.artifacts import fingerprint
-from layermerge.errors import LayerMergeError, machine_failed
+from layermerge.errors import LayerMergeError, TableError, machine_failed
 from layermerge.planning.plan import Candidate, Plan
-from layermerge.runtimes.base import Run, Runtime, RuntimeSettings
+from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
 from layermerge.runtimes.registry import make_runtime
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.clock import ClockSettings, cache_pressure
 from layermerge.tables.executors import reason_of
 from layermerge.tables.runner import fill_table
-from layermerge.tables.table import Row, Scalar, Table, TableError
-from layermerge.tables.work_clock import PACE_CLOCK, WHOLE, WHOLE_CLOCK, WORK_CLOCK, Pace, WorkClock, measure_whole
-from layermerge.tables.works import Work, works_of
+from layermerge.tables.table import Row, Scalar, Table
+from layermerge.tables.workload_clock import (
+    PACE_CLOCK,
+    WHOLE,
+    WHOLE_CLOCK,
+    WORKLOAD_CLOCK,
+    Pace,
+    WorkloadClock,
+    measure_whole,
+)
+from layermerge.tables.workloads import Workload, workloads_of
+from layermerge.tracing.fingerprint import fingerprint
 from layermerge.tracing.trace import Trace
 
 _TIMING = 2
-"""How works are timed; raised with every change to it, since rows that were timed otherwise do not mix."""
+"""How workloads are timed; raised with every change to it, since rows that were timed otherwise do not mix."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class LatencyTable:
     """Milliseconds by candidate, the whole network's, and the cost that no candidate covers."""
 
     plan: Plan
-    works: Mapping[str, Work | None]
+    workloads: Mapping[str, Workload | None]
     table: Table
 
     @cached_property
@@ -66,38 +74,38 @@ class LatencyTable:
 
     def of(self, candidate: Candidate) -> float | None:
         """The candidate's latency; None where it could not be measured, which takes it off the menu."""
-        work = self.works[candidate.key]
-        if candidate.fixed or work is None:
+        workload = self.workloads[candidate.key]
+        if candidate.fixed or workload is None:
             return 0.0
-        return self._measured(candidate) * self.scale if self.table[work.key].status == "ok" else None
+        return self._measured(candidate) * self.scale if self.table[workload.key].status == "ok" else None
 
     def spread_of(self, candidate: Candidate) -> float:
         """How far the candidate's measurements scattered, in milliseconds."""
-        work = self.works[candidate.key]
-        return 0.0 if candidate.fixed or work is None else self.table[work.key].spread * self.scale
+        workload = self.workloads[candidate.key]
+        return 0.0 if candidate.fixed or workload is None else self.table[workload.key].spread * self.scale
 
     def _measured(self, candidate: Candidate) -> float:
-        work = self.works[candidate.key]
-        return 0.0 if work is None else _value(self.table[work.key])
+        workload = self.workloads[candidate.key]
+        return 0.0 if workload is None else _value(self.table[workload.key])
 
     @property
-    def distinct_works(self) -> int:
-        return len(self._work_keys)
+    def distinct_workloads(self) -> int:
+        return len(self._workload_keys)
 
     @property
     def seconds(self) -> float:
-        """What measuring this plan's works cost."""
-        return sum(self.table[key].seconds for key in self._work_keys)
+        """What measuring this plan's workloads cost."""
+        return sum(self.table[key].seconds for key in self._workload_keys)
 
     @property
-    def _work_keys(self) -> set[str]:
-        return {work.key for work in self.works.values() if work is not None}
+    def _workload_keys(self) -> set[str]:
+        return {workload.key for workload in self.workloads.values() if workload is not None}
 
     def __str__(self) -> str:
-        entries = sum(work is not None for work in self.works.values())
+        entries = sum(workload is not None for workload in self.workloads.values())
         return (
-            f"{entries} entries, {self.distinct_works} distinct works measured; whole network {self.original_ms:.2f} ms, "
-            f"fixed cost {self.fixed_ms:.2f} ms, rows scaled by {self.scale:.3f}"
+            f"{entries} entries, {self.distinct_workloads} distinct workloads measured; whole network "
+            f"{self.original_ms:.2f} ms, fixed cost {self.fixed_ms:.2f} ms, rows scaled by {self.scale:.3f}"
         )
 
 
@@ -114,12 +122,14 @@ def measure_latency(
     """Measures a plan's latency table, or goes on with it where an earlier run stopped.
 
     `runtime` is a name, run with `threads`, or a runtime with settings of its own (device, dtype, layout). Costs about a
-    second for each distinct work, plus one export of the whole network.
+    second for each distinct workload, plus one export of the whole network.
     """
     chosen = make_runtime(runtime, RuntimeSettings(threads=threads))
     network = fingerprint(trace.structure)
     inputs = trace.inputs.resized(batch_size)
-    job = LatencyJob(plan, works_of(trace, plan), network, lambda: chosen.prepare(merge(rewrite(trace, [])), inputs))
+    job = LatencyJob(
+        plan, workloads_of(trace, plan), network, lambda: chosen.prepare(merge(rewrite(trace, [])), inputs)
+    )
     return job.run(chosen, batch_size, path, clock)
 
 
@@ -128,12 +138,12 @@ class LatencyJob:
     """What has to be measured, without the model itself: `whole` builds a pass of the untouched network."""
 
     plan: Plan
-    works: Mapping[str, Work | None]
+    workloads: Mapping[str, Workload | None]
     network: str
-    whole: Callable[[], Run]
+    whole: Callable[[], Pass]
 
     def run(self, runtime: Runtime, batch: int, path: str | Path, clock: ClockSettings | None = None) -> LatencyTable:
-        distinct = {work.key: work for work in self.works.values() if work is not None}
+        distinct = {workload.key: workload for workload in self.workloads.values() if workload is not None}
         provenance: dict[str, Scalar] = {"kind": "latency", "network": self.network, "batch": batch, "timing": _TIMING}
         provenance |= runtime.describe()
         title = f"latency on {runtime.name}"
@@ -146,18 +156,20 @@ class LatencyJob:
         first = fill_table(path, provenance, [WHOLE], measure_first, title=title, keep_failures=False)
 
         @cache
-        def stopwatch() -> WorkClock:
+        def stopwatch() -> WorkloadClock:
             pace = Pace(_needed_by_every_row(whole), _value(first[WHOLE]), clock or PACE_CLOCK)
-            return WorkClock(runtime, batch, pace, clock or WORK_CLOCK, cache_pressure(_weight_bytes(self.plan)))
+            return WorkloadClock(
+                runtime, batch, pace, clock or WORKLOAD_CLOCK, cache_pressure(_weight_bytes(self.plan))
+            )
 
         def measure(key: str) -> Row:
             return _timed(lambda: stopwatch().measure(distinct[key]))
 
         table = fill_table(path, provenance, [WHOLE, *distinct], measure, title=title)
-        return LatencyTable(self.plan, self.works, table)
+        return LatencyTable(self.plan, self.workloads, table)
 
 
-def _needed_by_every_row(whole: Callable[[], Run]) -> Run:
+def _needed_by_every_row(whole: Callable[[], Pass]) -> Pass:
     """A whole network that cannot be built any more fails every row alike: it ends the run."""
     try:
         return whole()

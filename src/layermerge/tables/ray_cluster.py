@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from layermerge.runtimes.base import RuntimeUnavailable
+from layermerge.errors import RuntimeUnavailable, TableError
 from layermerge.tables.executors import Measure, measured
-from layermerge.tables.table import Row, TableError
+from layermerge.tables.table import Row
 
 
 @dataclass(frozen=True)

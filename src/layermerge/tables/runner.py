@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from layermerge.errors import TableError
 from layermerge.progress import Progress
 from layermerge.tables.executors import Executor, Measure, in_this_process
-from layermerge.tables.table import Scalar, Table, TableError, TableWriter, require_same_provenance
+from layermerge.tables.table import Scalar, Table, TableWriter, require_same_provenance
 
 
 def fill_table(

@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from layermerge.tables.table import Scalar, Table, TableError, TableWriter, require_same_provenance
+from layermerge.errors import TableError
+from layermerge.tables.table import Scalar, Table, TableWriter, require_same_provenance
 
 Shard = tuple[int, int]
 """Which part, from 0, of how many."""

@@ -20,15 +20,11 @@ from typing import IO, Any, Literal
 
 from pydantic import ConfigDict, ValidationError, model_validator
 
-from layermerge.artifacts import SCHEMA, Record
-from layermerge.errors import LayerMergeError
+from layermerge.errors import TableError
+from layermerge.files import SCHEMA, Record
 
 Status = Literal["ok", "failed", "ruled_out"]
 Scalar = str | int | float | bool | None
-
-
-class TableError(LayerMergeError):
-    """A table that is missing, torn, in use, of other provenance, or that lacks an entry."""
 
 
 class Row(Record):

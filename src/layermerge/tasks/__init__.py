@@ -1,11 +1,11 @@
 """Tasks: what networks are for. Importing this needs neither timm nor torchvision nor Pillow."""
 
+from layermerge.data.preparation import Preparation
+from layermerge.data.sources import load_images
 from layermerge.tasks.base import Batch, Draw, Network, Score, Task
 from layermerge.tasks.classification import Classification
 from layermerge.tasks.diffusion import Diffusion
 from layermerge.tasks.noise import NoiseSchedule
-from layermerge.tasks.preparation import Preparation
-from layermerge.tasks.sources import load_images
 
 __all__ = [
     "Batch",

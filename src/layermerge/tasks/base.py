@@ -13,26 +13,13 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from layermerge.data.draws import Draw, Scalar
+
 Batch = tuple[Tensor, ...]
 Network = Callable[..., Any]
 """A module, or anything that is called like one, such as an exported file in its runtime."""
-Scalar = str | int | float | bool | None
 ScoreKind = Literal["share", "loss"]
 """A share of all examples, shown in percent, of which more is better; or a loss, of which less is."""
-
-
-@dataclass(frozen=True)
-class Draw:
-    """Which training batches to draw. `first` leaves out batches that were trained on; `share` is this process's part."""
-
-    seed: int
-    batch_size: int
-    epoch: int = 0
-    subset: int | None = None
-    """Train on so many examples, the same in every epoch; None for all."""
-    first: int = 0
-    share: tuple[int, int] = (0, 1)
-    """(rank, processes): every process gets its slice of each batch."""
 
 
 @dataclass(frozen=True)

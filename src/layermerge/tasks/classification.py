@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from layermerge.data.image_sets import ImageSets, Labelled
+from layermerge.data.preparation import Preparation
+from layermerge.data.user_data import Data
 from layermerge.errors import DataError
 from layermerge.tasks.base import Batch, Draw, Network, Scalar, Score, Task
 from layermerge.tasks.evaluation import answer_of, device_of, evaluating
-from layermerge.tasks.image_sets import ImageSets, Labelled
-from layermerge.tasks.preparation import Preparation
-from layermerge.tasks.user_data import Data
 
 
 class Classification(Task):

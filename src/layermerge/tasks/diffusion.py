@@ -19,14 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from layermerge.artifacts import weights_digest
+from layermerge.data.image_sets import ImageSets, Labelled
+from layermerge.data.preparation import Preparation
+from layermerge.data.user_data import Data
 from layermerge.errors import DataError, first_line
+from layermerge.files import weights_digest
 from layermerge.tasks.base import Batch, Draw, Network, Scalar, Score, Task
 from layermerge.tasks.evaluation import answer_of, device_of, evaluating
-from layermerge.tasks.image_sets import ImageSets, Labelled
 from layermerge.tasks.noise import NoiseSchedule
-from layermerge.tasks.preparation import Preparation
-from layermerge.tasks.user_data import Data
 
 Conditions = Callable[[Tensor], tuple[Tensor, ...]]
 """From the labels of a batch to what else the network takes: class labels, or the embedding of a text for each."""

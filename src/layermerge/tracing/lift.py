@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from layermerge.errors import TraceError
 from layermerge.tracing.capture import Capture, TrainOnly
-from layermerge.tracing.roles import Operator, Role, bind, classify, operator_name
+from layermerge.tracing.operators import Operator, Role, bind, classify, operator_name
 
 
 class LiftedModule(fx.GraphModule):

@@ -16,7 +16,7 @@ from torch import fx, nn
 
 from layermerge.conv import ConvSpec, Sides
 from layermerge.tracing.lift import LiftedModule
-from layermerge.tracing.roles import RESIZE, Role, Shape
+from layermerge.tracing.operators import RESIZE, Role, Shape
 
 MapShape = tuple[int, int, int]
 """Channels, height, width."""
@@ -76,7 +76,7 @@ class BlockStep:
 
 
 Step = ConvStep | OpStep | BlockStep
-Path = tuple[Step, ...]
+DataPath = tuple[Step, ...]
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class Block:
     start: int
     end: int
     shortcut: int | None
-    body: Path
-    bypass: Path
+    body: DataPath
+    bypass: DataPath
     fork: str
     add: str
     unfusable: str | None
@@ -103,16 +103,16 @@ class Structure:
 
     layers: tuple[Layer, ...]
     blocks: tuple[Block, ...]
-    chains: tuple[Path, ...]
+    chains: tuple[DataPath, ...]
     openings: tuple[str, ...]
 
     @cached_property
-    def paths(self) -> tuple[Path, ...]:
+    def paths(self) -> tuple[DataPath, ...]:
         """Every path that holds a layer, outer ones before those nested in them."""
         nested = [path for block in self.blocks for path in (block.body, block.bypass)]
         return self.chains + tuple(path for path in nested if list(self.layers_of(path)))
 
-    def layers_of(self, path: Path) -> Iterator[int]:
+    def layers_of(self, path: DataPath) -> Iterator[int]:
         for step in path:
             if isinstance(step, ConvStep):
                 yield step.layer
@@ -280,7 +280,7 @@ class _Finder:
         assert isinstance(module, nn.Conv2d)
         return module
 
-    def _path(self, branch: tuple[fx.Node, ...]) -> Path:
+    def _path(self, branch: tuple[fx.Node, ...]) -> DataPath:
         return tuple(self._step(node) for node in branch)
 
     def _step(self, node: fx.Node) -> Step:
@@ -315,7 +315,7 @@ class _Finder:
         )
         return BlockStep(index)
 
-    def _why_unfusable(self, body: Path, bypass: Path) -> str | None:
+    def _why_unfusable(self, body: DataPath, bypass: DataPath) -> str | None:
         for step in body:
             if isinstance(step, OpStep) and step.role is Role.STAT_NORM:
                 return f"its body holds the statistical norm {step.label}"

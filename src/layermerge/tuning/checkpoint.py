@@ -19,11 +19,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from layermerge.artifacts import SCHEMA, Record, write_files
+from layermerge.errors import TuningError
+from layermerge.files import SCHEMA, Record, write_files
 from layermerge.tasks.base import Scalar
 from layermerge.tuning.ema import copy_into, weights_of
-from layermerge.tuning.recipe import Recipe, TuningError
-from layermerge.tuning.recovery import Curve, Row
+from layermerge.tuning.recipe import Recipe
+from layermerge.tuning.recovery import Curve, Epoch
 from layermerge.tuning.trainer import Trainer
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -65,7 +66,7 @@ class Identity(Record):
         return self.recipe.model_dump(exclude=_FREE) | self.model_dump(exclude={"recipe", "task"}) | task
 
 
-class Progress(Record):
+class TrainingState(Record):
     """The header of a checkpoint: all that is no tensor."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
@@ -73,7 +74,7 @@ class Progress(Record):
     schema_version: Literal[1] = SCHEMA
     identity: Identity
     step: int
-    rows: tuple[Row, ...]
+    rows: tuple[Epoch, ...]
     loss_sum: float
     seconds: float
     scaler: dict[str, int | float]
@@ -89,7 +90,7 @@ class Checkpoint:
 
     def write(self, curve: Curve) -> None:
         trainer = self.trainer
-        progress = Progress(
+        progress = TrainingState(
             identity=self.identity,
             step=trainer.step,
             rows=tuple(curve.rows),
@@ -130,12 +131,12 @@ class Checkpoint:
             raise TuningError(f"'{self.path}' does not hold what it should ({error}); remove it") from error
         return Curve(progress.rows, progress.loss_sum, progress.seconds)
 
-    def _read(self) -> tuple[Progress, dict[str, Tensor]]:
+    def _read(self) -> tuple[TrainingState, dict[str, Tensor]]:
         try:
             with safe_open(self.path, framework="pt") as file:
                 header = (file.metadata() or {})[_KEY]
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return Progress.model_validate_json(header), tensors
+            return TrainingState.model_validate_json(header), tensors
         except (SafetensorError, OSError, KeyError, ValidationError) as error:
             reason = str(error).splitlines()[0]
             raise TuningError(
@@ -153,7 +154,7 @@ def _tensors(trainer: Trainer) -> dict[str, Tensor]:
     return named
 
 
-def _restore(trainer: Trainer, progress: Progress, tensors: Mapping[str, Tensor]) -> None:
+def _restore(trainer: Trainer, progress: TrainingState, tensors: Mapping[str, Tensor]) -> None:
     copy_into(trainer.net, _under("model.", tensors))
     if trainer.average:
         for name, value in _under("average.", tensors).items():

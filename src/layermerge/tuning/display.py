@@ -7,7 +7,7 @@ Guarantees: nothing at all where it is not wanted.
 from __future__ import annotations
 
 from layermerge.progress import Progress
-from layermerge.tuning.recovery import Row
+from layermerge.tuning.recovery import Epoch
 
 
 class Display(Progress):
@@ -24,7 +24,7 @@ class Display(Progress):
     def step(self) -> None:
         self.advance()
 
-    def row(self, row: Row) -> None:
+    def row(self, row: Epoch) -> None:
         loss = "" if row.train_loss is None else f"loss {row.train_loss:.4f}, "
         self.print(
             f"epoch {row.epoch:g}, step {row.step} of {self._total}: {loss}score {row.score:.4f}, {row.seconds:.0f} s"

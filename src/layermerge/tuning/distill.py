@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from layermerge.errors import TuningError
 from layermerge.tasks.base import Batch, Task
-from layermerge.tuning.recipe import Distillation, Recipe, TuningError
+from layermerge.tuning.recipe import Distillation, Recipe
 
 
 @dataclass(frozen=True)

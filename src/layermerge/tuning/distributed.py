@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from layermerge.errors import TuningError
 from layermerge.tuning.ema import weights_of
-from layermerge.tuning.recipe import TuningError
 
 # Others wait while the first process measures tables, which may take hours.
 _PATIENCE = timedelta(days=2)

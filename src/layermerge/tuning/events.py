@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from layermerge.tuning.recipe import TuningError
-from layermerge.tuning.recovery import Row
+from layermerge.errors import TuningError
+from layermerge.tuning.recovery import Epoch
 
 
 class Events:
@@ -23,7 +23,7 @@ class Events:
         self.directory = directory / "tensorboard"
         self._writer: Any = None
 
-    def add(self, row: Row) -> None:
+    def add(self, row: Epoch) -> None:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter  # slow to import, and rarely wanted
 

@@ -16,13 +16,14 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from layermerge.errors import TuningError
 from layermerge.tasks.base import Task
 from layermerge.tuning.checkpoint import CHECKPOINT, Checkpoint
 from layermerge.tuning.display import Display
 from layermerge.tuning.distributed import join_processes
 from layermerge.tuning.events import Events
-from layermerge.tuning.recipe import Recipe, TuningError
-from layermerge.tuning.recovery import CSV, JSONL, Curve, Row, write_recovery
+from layermerge.tuning.recipe import Recipe
+from layermerge.tuning.recovery import CSV, JSONL, Curve, Epoch, write_recovery
 from layermerge.tuning.trainer import Trainer
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -46,7 +47,7 @@ def finetune(
     teacher: nn.Module | None = None,
     directory: str | Path | None = None,
     show_progress: bool = True,
-    on_epoch: Callable[[Row], None] | None = None,
+    on_epoch: Callable[[Epoch], None] | None = None,
 ) -> Module:
     """Trains in place and returns the network, in the mode it came in, with averaged weights where the recipe asks.
 

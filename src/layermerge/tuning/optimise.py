@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from layermerge.tuning.recipe import Recipe, TuningError
+from layermerge.errors import TuningError
+from layermerge.tuning.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from layermerge.artifacts import Record
-from layermerge.errors import LayerMergeError
-
-
-class TuningError(LayerMergeError):
-    """Training that cannot start, go on from what is on disk, or end well."""
+from layermerge.files import Record
 
 
 class Distillation(Record):

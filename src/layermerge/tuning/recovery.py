@@ -14,13 +14,13 @@ from pathlib import Path
 
 from pydantic import ConfigDict, ValidationError
 
-from layermerge.artifacts import Record, text_writer, write_files
-from layermerge.tuning.recipe import TuningError
+from layermerge.errors import TuningError
+from layermerge.files import Record, text_writer, write_files
 
 JSONL, CSV = "recovery.jsonl", "recovery.csv"
 
 
-class Row(Record):
+class Epoch(Record):
     """The state at the end of an epoch."""
 
     # A score may be infinite or undefined; JSON as Python reads it can say so.
@@ -41,7 +41,7 @@ class Row(Record):
 class Curve:
     """The rows so far, and what the next one will need."""
 
-    def __init__(self, rows: Iterable[Row] = (), loss_sum: float = 0.0, seconds: float = 0.0) -> None:
+    def __init__(self, rows: Iterable[Epoch] = (), loss_sum: float = 0.0, seconds: float = 0.0) -> None:
         self.rows = list(rows)
         self.loss_sum = loss_sum
         self._started = time.monotonic() - seconds
@@ -53,29 +53,29 @@ class Curve:
     def add_loss(self, loss: float) -> None:
         self.loss_sum += loss
 
-    def close_epoch(self, *, epoch: float, step: int, lr: float, score: float) -> Row:
+    def close_epoch(self, *, epoch: float, step: int, lr: float, score: float) -> Epoch:
         """Adds the row of the steps since the last one."""
         loss = self.loss_sum / (step - self.rows[-1].step) if self.rows else None
         seconds = round(self.seconds, 3)
-        self.rows.append(Row(epoch=epoch, step=step, lr=lr, train_loss=loss, score=score, seconds=seconds))
+        self.rows.append(Epoch(epoch=epoch, step=step, lr=lr, train_loss=loss, score=score, seconds=seconds))
         self.loss_sum = 0.0
         return self.rows[-1]
 
 
-def write_recovery(directory: Path, rows: Sequence[Row]) -> None:
+def write_recovery(directory: Path, rows: Sequence[Epoch]) -> None:
     table = io.StringIO()
-    writer = csv.DictWriter(table, list(Row.model_fields), lineterminator="\n")
+    writer = csv.DictWriter(table, list(Epoch.model_fields), lineterminator="\n")
     writer.writeheader()
     writer.writerows(row.model_dump() for row in rows)
     lines = "".join(row.model_dump_json() + "\n" for row in rows)
     write_files({directory / JSONL: text_writer(lines), directory / CSV: text_writer(table.getvalue())})
 
 
-def read_recovery(directory: str | Path) -> list[Row]:
+def read_recovery(directory: str | Path) -> list[Epoch]:
     """The rows that fine-tuning left in its directory."""
     path = Path(directory) / JSONL
     try:
-        return [Row.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [Epoch.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except FileNotFoundError:
         raise TuningError(f"'{path}' does not exist; fine-tune with directory='{directory}' first") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -16,12 +16,13 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
+from layermerge.errors import TuningError
 from layermerge.tasks.base import Batch, Draw, Task
 from layermerge.tuning.distill import Teacher
 from layermerge.tuning.distributed import ALONE, Group
 from layermerge.tuning.ema import WeightAverage, copy_into
 from layermerge.tuning.optimise import Schedule, build_optimizer, clip_gradients
-from layermerge.tuning.recipe import Recipe, TuningError
+from layermerge.tuning.recipe import Recipe
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

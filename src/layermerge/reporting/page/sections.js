@@ -138,10 +138,10 @@ function drawRecovery(facts) {
 
 function drawCosts(facts) {
   const rows = facts.costs.map(({ method, cost }) => [
-    methodCell(facts, method), cost.entries, cost.works, seconds(cost.latency_seconds),
+    methodCell(facts, method), cost.entries, cost.workloads, seconds(cost.latency_seconds),
     cost.scored, seconds(cost.importance_seconds), cost.ruled_out, cost.failed,
   ]);
-  const headings = ["method", "entries", "works timed", "in", "scored", "in", "spared by latency", "failed"];
+  const headings = ["method", "entries", "workloads timed", "in", "scored", "in", "spared by latency", "failed"];
   const none = el("p", { class: "muted" }, "No table is complete yet.");
   show("cost-table", rows.length ? table("What the tables cost", headings, rows) : none);
 }

@@ -1,0 +1,170 @@
+"""Files: typed documents that are validated when read, and writes that happen whole or not at all.
+
+In and out: our frozen dataclasses and records as versioned JSON. Guarantees: a file of another version, of another kind or
+truncated is an `ArtifactError` of one line; nothing is evaluated or unpickled; a kill leaves the old file or the new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from torch import nn
+
+from layermerge.errors import ArtifactError
+
+SCHEMA: Literal[2] = 2
+"""Of everything that is written; raised with every change that older files do not survive."""
+STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+"""For `__pydantic_config__` of the dataclass that a document begins with; it holds for those inside it too."""
+
+Document = TypeVar("Document")
+
+
+class Record(BaseModel):
+    """Base of what users write and tables hold: unknown keys and wrong types are errors, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@cache
+def _adapter(kind: type[Document]) -> TypeAdapter[Document]:
+    return TypeAdapter(kind)
+
+
+def read_document(path: Path, kind: type[Document]) -> Document:
+    """Reads and validates a JSON file."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ArtifactError(f"'{path}' does not exist; is '{path.parent}' a run directory?") from None
+    except OSError as error:
+        raise ArtifactError(f"'{path}' cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError):
+        raise ArtifactError(
+            f"'{path}' is truncated or not JSON; remove it, and what wrote it writes it again"
+        ) from None
+    require_schema(f"'{path}'", data.get("schema_version") if isinstance(data, dict) else None)
+    try:
+        return _adapter(kind).validate_python(data, strict=False)
+    except ValidationError as error:
+        raise ArtifactError(f"'{path}' is not a valid {path.name}: {first_problem(error)}") from error
+
+
+def require_schema(name: str, version: object) -> None:
+    """Refuses what another layermerge wrote; nothing of it is changed."""
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise ArtifactError(f"{name} has no schema_version, so layermerge did not write it; give another path")
+    if version > SCHEMA:
+        raise ArtifactError(f"{name} is of format {version:.3g}, this layermerge reads {SCHEMA}; upgrade layermerge")
+    if version < SCHEMA:
+        raise ArtifactError(
+            f"{name} is of an earlier format ({version}, now {SCHEMA}); it stays as it is: give another run directory"
+        )
+
+
+def document_text(document: object) -> str:
+    return _adapter(type(document)).dump_json(document, indent=1).decode() + "\n"
+
+
+def plain(document: object) -> Any:
+    """A document as JSON would hold it: dicts, lists, strings and numbers."""
+    return _adapter(type(document)).dump_python(document, mode="json")
+
+
+# Where a key may hold values of several types, pydantic says which of them it tried.
+_TYPES = {"str", "int", "float"}
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first thing wrong, with its place; of a value that fits none of several types, where it comes nearest to one."""
+    first = max(error.errors(include_url=False), key=lambda problem: len(problem["loc"]))
+    parts = [str(part) for part in first["loc"]]
+    place = ".".join(part for part in parts if part not in _TYPES and not part[:1].isupper()) or "document"
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"{place}: there is no such key"
+    if first["type"] in ("missing", "missing_argument"):
+        return f"{place}: is missing"
+    message = " ".join(first["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list").split())
+    return (
+        f"{place}: {message}" if first["type"] == "value_error" else f"{place}: {message}, not {_shown(first['input'])}"
+    )
+
+
+def _shown(value: object) -> str:
+    """What a message quotes of a value; of a container no more than its kind, which may be of any size."""
+    return f"a {type(value).__name__}" if isinstance(value, (dict, list, tuple)) else repr(str(value)[:60])
+
+
+def digest(*parts: bytes | str | memoryview) -> str:
+    """Names some content, to the last bit."""
+    named = hashlib.sha256()
+    for part in parts:
+        named.update(part.encode() if isinstance(part, str) else part)
+    return named.hexdigest()[:32]
+
+
+def document_digest(document: object) -> str:
+    """Names plain data, whatever the order of its keys."""
+    return digest(json.dumps(document, sort_keys=True, default=str))
+
+
+def weights_digest(module: nn.Module, *, values: bool = True) -> str:
+    """Names a network's weights and buffers; without `values`, only their names, dtypes and shapes."""
+    named = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        named.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        if values:
+            octets: Any = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+            named.update(octets)
+    return named.hexdigest()[:32]
+
+
+def text_writer(text: str) -> Callable[[Path], None]:
+    """For `write_files`: writes this text."""
+
+    def write(path: Path) -> None:
+        path.write_text(text, encoding="utf-8")
+
+    return write
+
+
+def write_document(path: Path, document: object) -> None:
+    write_files({path: text_writer(document_text(document))})
+
+
+def write_files(contents: dict[Path, Callable[[Path], None]]) -> None:
+    """Writes files beside their places first and moves them there when all are complete."""
+    ready: list[tuple[Path, Path]] = []
+    try:
+        for path, write in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+            os.close(descriptor)
+            ready.append((Path(name), path))
+            write(Path(name))
+            Path(name).chmod(0o666 & ~_umask())  # afterwards: safetensors puts a file of its own there
+        for temporary, path in ready:
+            temporary.replace(path)
+    except OSError as error:
+        a_file = isinstance(error, (FileExistsError, NotADirectoryError))
+        reason = "there is a file where a directory should be" if a_file else error.strerror or error
+        raise ArtifactError(f"cannot write {', '.join(map(str, contents))}: {reason}") from error
+    finally:
+        for temporary, _ in ready:
+            temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """The process's umask, which can only be read by setting it; temporary files ignore it otherwise."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,274 @@
+"""Recipes: everything a run needs to know, as validated data, from Python or from a YAML file.
+
+`Settings` says how a network is compressed; a `RunRecipe` adds which network, on which data, to which budgets. An unknown
+key, a wrong type or a value out of range is one line that names the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from torch import Tensor
+
+from layermerge.errors import RecipeError
+from layermerge.files import Record, first_problem
+from layermerge.errors import LayerMergeError
+from layermerge.planning.rules import Rules
+from layermerge.runtimes.base import Runtime, RuntimeSettings
+from layermerge.runtimes.registry import make_runtime
+from layermerge.solving.budget import budget_ms
+from layermerge.solving.solve import Objective
+from layermerge.tables.executors import Executor, LocalProcesses, in_this_process
+from layermerge.tables.ray_cluster import RayCluster
+from layermerge.tasks.base import Task
+from layermerge.tasks.classification import Classification
+from layermerge.tasks.diffusion import Diffusion
+from layermerge.tasks.noise import Betas, NoiseSchedule, Prediction
+from layermerge.data.preparation import STATISTICS, Augment, Interpolation, Preparation, Statistics
+from layermerge.data.sources import load_images
+from layermerge.data.user_data import Data
+from layermerge.tuning.recipe import Recipe
+
+
+def _named_rules(value: Any) -> Any:
+    """`ours` and `paper` stand for whole sets of rules."""
+    named = {"ours": Rules(), "paper": Rules.paper()}
+    if not isinstance(value, str):
+        return value
+    if value not in named:
+        raise ValueError(f"unknown rules '{value}'; write ours, paper, or single rules such as max_kernel: 7")
+    return named[value]
+
+
+def _readable_budget(value: str) -> str:
+    try:
+        budget_ms(value, 1.0)
+    except LayerMergeError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+IMPORTANCE = Recipe(steps=100, batch_size=64, lr=0.01)
+FINETUNE = Recipe(epochs=10)
+
+
+def _changes(default: Recipe) -> BeforeValidator:
+    """What a part leaves open is as by default, so that naming one key does not change the others."""
+
+    def filled(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        known = default.model_dump(exclude_unset=True)
+        if value.keys() & {"epochs", "steps"}:  # either says how long
+            known = {key: stated for key, stated in known.items() if key not in ("epochs", "steps")}
+        return known | value
+
+    return BeforeValidator(filled)
+
+
+Budget = Annotated[str, BeforeValidator(lambda value: _readable_budget(str(value)))]
+
+
+class Settings(Record):
+    """How a network is compressed; each stage has its part."""
+
+    method: str = "layermerge"
+    """layermerge, depth, layeronly, sequential, channels, channels+layermerge and so on, or student."""
+    rules: Annotated[Rules, BeforeValidator(_named_rules)] = Rules()
+    """What may be removed and merged; in a recipe also `ours`, `paper`, or single rules."""
+    runtime: str = "onnxruntime"
+    """What will serve: torch, torch-compile, onnxruntime, openvino or tensorrt."""
+    threads: int = Field(default=1, ge=1)
+    """Threads that the runtime may use."""
+    runtime_device: str = "cpu"
+    """Where latency is measured: cpu or cuda."""
+    runtime_dtype: str = "float32"
+    """Weights as they are served; only torch takes others than float32."""
+    batch_size: int = Field(default=1, ge=1)
+    """The batch whose latency is measured."""
+    importance: Annotated[Recipe, _changes(IMPORTANCE)] = IMPORTANCE
+    """How the copy behind each entry of the importance table is trained."""
+    finetune: Annotated[Recipe, _changes(FINETUNE)] = FINETUNE
+    """How the chosen network is trained."""
+    device: str = "cpu"
+    """Where networks are trained: cpu, cuda or auto. Latency is measured where the runtime runs."""
+    objective: Objective = "exp"
+    """What is summed over candidates: exp of the difference in score, as in the paper, or the difference itself (delta)."""
+    label: str = Field(default="plain", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Names this way of fine-tuning: runs that differ in nothing else share tables and choices."""
+    first_budget: Budget | None = None
+    """What methods of two stages keep in the first; by default both take the same share of what they find."""
+    executor: Literal["local", "ray"] = "local"
+    """Who measures importance: processes of this machine, or a Ray cluster."""
+    workers: int = Field(default=1, ge=1)
+    """Processes that measure importance, with the local executor."""
+    address: str = "local"
+    """The Ray cluster to use."""
+    gpus_per_worker: float = Field(default=0.0, ge=0)
+    """With Ray: what each entry takes of a GPU; may be a fraction."""
+
+    def make_runtime(self) -> Runtime:
+        how = RuntimeSettings(threads=self.threads, device=self.runtime_device, dtype=self.runtime_dtype)
+        return make_runtime(self.runtime, how)
+
+    def make_executor(self) -> Executor:
+        if self.executor == "ray":
+            return RayCluster(self.address, self.gpus_per_worker)
+        return LocalProcesses(self.workers) if self.workers > 1 else in_this_process
+
+
+class NoiseRecipe(Record):
+    """The noise of a diffusion model: a diffusers scheduler, or the betas of one."""
+
+    scheduler: Path | None = None
+    """A directory with scheduler_config.json; the other keys then go without saying."""
+    steps: int = Field(default=1000, ge=2)
+    first_beta: float = Field(default=1e-4, gt=0, lt=1)
+    last_beta: float = Field(default=0.02, gt=0, lt=1)
+    betas: Betas = "linear"
+    prediction: Prediction = "epsilon"
+
+    def schedule(self) -> NoiseSchedule:
+        if self.scheduler is not None:
+            return NoiseSchedule.read(self.scheduler)
+        return NoiseSchedule.from_betas(self.steps, self.first_beta, self.last_beta, self.betas, self.prediction)
+
+
+class DataRecipe(Record):
+    """What the network is for, on which images, how they are prepared, and which of them are held out from training."""
+
+    task: Literal["classification", "diffusion"] = "classification"
+    source: str
+    """imagefolder:PATH, cifar10:PATH, fashion-mnist:PATH, npz:PATH or embedded."""
+    noise: NoiseRecipe = NoiseRecipe()
+    condition: Literal["none", "labels"] = "none"
+    """What else a diffusion model takes: nothing, or the class of each image."""
+    normalise: str | Statistics | None = None
+    """imagenet, cifar10, fashion-mnist, none, or mean and std; by default what the model says of itself, or else none."""
+    augment: Augment = "none"
+    pad: int = Field(default=4, ge=0)
+    size: int | None = Field(default=None, ge=1)
+    interpolation: Interpolation | None = None
+    crop_pct: float | None = Field(default=None, gt=0, le=1)
+    held_out: float | int = 0.1
+    held_out_from: int | None = None
+    seed: int = 0
+    workers: int = Field(default=0, ge=0)
+    eval_batch_size: int = Field(default=250, ge=1)
+
+    @field_validator("normalise")
+    @classmethod
+    def _known_statistics(cls, value: str | Statistics | None) -> str | Statistics | None:
+        if isinstance(value, str) and value not in STATISTICS:
+            raise ValueError(f"unknown statistics '{value}'; write {', '.join(STATISTICS)}, or mean and std")
+        return value
+
+    def open(self, model: Any) -> Task:
+        """The task; what the recipe leaves open about images follows the model's own data configuration."""
+        return _TASKS[self.task](self, model, *load_images(self.source), self._shared(model))
+
+    def _shared(self, model: Any) -> dict[str, Any]:
+        """What every task on images takes."""
+        return {
+            "preparation": self._preparation(model),
+            "held_out": self.held_out,
+            "held_out_from": self.held_out_from,
+            "seed": self.seed,
+            "workers": self.workers,
+            "eval_batch_size": self.eval_batch_size,
+        }
+
+    def _preparation(self, model: Any) -> Preparation:
+        """Models of timm carry the configuration of their data."""
+        says_itself = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
+        own = Preparation.for_timm(model) if says_itself and self.source.startswith("imagefolder:") else Preparation()
+        normalise = self.normalise
+        return Preparation(
+            normalise=STATISTICS[normalise] if isinstance(normalise, str) else normalise or own.normalise,
+            augment=self.augment,
+            pad=self.pad,
+            size=self.size or own.size,
+            interpolation=self.interpolation or own.interpolation,
+            crop_pct=self.crop_pct or own.crop_pct,
+        )
+
+
+def _classification(data: DataRecipe, _model: Any, train: Data, test: Data, shared: dict[str, Any]) -> Task:
+    if data.condition != "none" or data.noise != NoiseRecipe():
+        raise RecipeError("data: noise and condition are for diffusion; say task: diffusion, or leave them out")
+    return Classification(train, test, **shared)
+
+
+def _diffusion(data: DataRecipe, model: Any, train: Data, test: Data, shared: dict[str, Any]) -> Task:
+    conditions = _labels_alone if data.condition == "labels" else None
+    return Diffusion(train, test, model, schedule=data.noise.schedule(), conditions=conditions, **shared)
+
+
+def _labels_alone(labels: Tensor) -> tuple[Tensor]:
+    return (labels,)
+
+
+_TASKS: dict[str, Callable[[DataRecipe, Any, Data, Data, dict[str, Any]], Task]] = {
+    "classification": _classification,
+    "diffusion": _diffusion,
+}
+
+
+class RunRecipe(Settings):
+    """A whole run: the network, the data, the budgets, and how."""
+
+    model: str
+    weights: Path | None = None
+    input: str | None = None
+    data: DataRecipe
+    budgets: tuple[Budget, ...] = Field(default=("60%",), min_length=1)
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        """`data: cifar10:PATH` says no more than the source."""
+        return {"source": value} if isinstance(value, str) else value
+
+    @property
+    def settings(self) -> Settings:
+        return Settings.model_validate({name: getattr(self, name) for name in Settings.model_fields})
+
+
+def read_recipe(path: Path | None, changes: dict[str, Any] | None = None) -> RunRecipe:
+    """Reads a recipe file, if any, with changes that go before it; keys of parts are written `finetune.lr`."""
+    document: Any = {}
+    if path is not None:
+        try:
+            document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecipeError(f"recipe '{path}' cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        except (yaml.YAMLError, ValueError) as error:  # a date or number that does not exist is a ValueError
+            raise RecipeError(f"recipe '{path}' is no YAML: {' '.join(str(error).split())[:160]}") from error
+        if not isinstance(document, dict):
+            raise RecipeError(f"recipe '{path}' is no mapping of keys to values; begin with model: timm:NAME")
+    for key, value in (changes or {}).items():
+        _place(document, key, value)
+    where = f"recipe '{path}'" if path is not None else "the run"
+    try:
+        return RunRecipe.model_validate(document)
+    except ValidationError as error:
+        raise RecipeError(f"{where}: {first_problem(error)}") from None
+    except LayerMergeError as error:  # of rules or statistics that contradict themselves
+        raise RecipeError(f"{where}: {error}") from None
+
+
+def _place(document: dict[str, Any], key: str, value: Any) -> None:
+    *parts, last = key.split(".")
+    for part in parts:
+        inner = document.get(part)
+        if inner is None or (part == "data" and isinstance(inner, str)):
+            inner = {} if inner is None else {"source": inner}
+            document[part] = inner
+        if not isinstance(inner, dict):
+            raise RecipeError(f"{key}: {part} is {str(inner)[:60]!r}, which has no keys of its own")
+        document = inner
+    document[last] = value

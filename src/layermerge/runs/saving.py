@@ -1,0 +1,110 @@
+"""Save and load: a compressed network as three files that replay on a fresh original.
+
+`plan.json` says what the network was and what it takes, `solution.json` what was chosen, `model.safetensors` holds the
+weights in rewritten or merged form. `load` traces the original again, applies the solution and loads strictly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from layermerge.files import read_document, document_text, text_writer, write_files
+from layermerge.tracing.fingerprint import fingerprint
+from layermerge.runs.plan_file import PlanFile
+from layermerge.surgery.drop_in import follow_calls_of
+from layermerge.errors import ArtifactError
+from layermerge.surgery.merge import MergedModule, merged_shell
+from layermerge.surgery.rewrite import RewrittenModule, rewrite
+from layermerge.tracing.trace import trace
+
+PLAN, SOLUTION, WEIGHTS = "plan.json", "solution.json", "model.safetensors"
+
+
+def save(run_dir: str | Path, module: nn.Module) -> None:
+    """Writes a rewritten or merged network to a run directory: plan.json, solution.json and model.safetensors, all or none.
+
+    `load(run_dir, original)` brings it back on a fresh copy of the original network.
+    """
+    if not isinstance(module, (RewrittenModule, MergedModule)):
+        raise ArtifactError(f"save takes what rewrite or merge returns, not {type(module).__name__}")
+    surgery = module.surgery
+    plan = plan_record(surgery.structure, surgery.inputs, surgery.candidates)
+    solution = SolutionRecord(
+        fingerprint=plan.fingerprint,
+        form="merged" if isinstance(module, MergedModule) else "rewritten",
+        added_activations=surgery.added_activations,
+        candidates=plan.candidates,
+    )
+    directory = Path(run_dir)
+    known = directory / PLAN
+    if known.is_file() and read_document(known, PlanFile).fingerprint == plan.fingerprint:
+        plan = read_document(known, PlanFile)  # a fuller menu of the same network stays
+    text = document_text(solution)
+    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in module.state_dict().items()}
+    metadata = {"solution": _digest(text)}
+    write_files(
+        {
+            directory / PLAN: text_writer(document_text(plan)),
+            directory / SOLUTION: text_writer(text),
+            directory / WEIGHTS: lambda path: save_file(state, path, metadata=metadata),
+        }
+    )
+
+
+def load(run_dir: str | Path, model: nn.Module) -> RewrittenModule | MergedModule:
+    """Rebuilds a saved network from a fresh instance of the original model, whose weights do not matter.
+
+    The result can be called as the original is called, also where that was traced with other optional arguments.
+    """
+    directory = Path(run_dir)
+    plan = read_document(directory / PLAN, PlanFile)
+    solution = read_document(directory / SOLUTION, SolutionRecord)
+    state = _read_weights(directory / WEIGHTS, directory / SOLUTION)
+    traced = trace(model, example_inputs(plan))
+    if len({plan.fingerprint, solution.fingerprint, fingerprint(traced.structure)}) > 1:
+        raise ArtifactError(
+            f"'{directory}' was saved from another network than this {type(model).__name__}; "
+            "load it with the model and the input shape it was traced with"
+        )
+    candidates = [candidate_of(record) for record in solution.candidates]
+    rewritten = rewrite(traced, candidates, add_activation=solution.added_activations)
+    module = merged_shell(rewritten) if solution.form == "merged" else rewritten
+    _load_strictly(module, state, directory / WEIGHTS)
+    follow_calls_of(model, module, traced.inputs)
+    return module.train(model.training and solution.form == "rewritten")
+
+
+def _read_weights(path: Path, solution: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise ArtifactError(f"'{path}' does not exist; the run has no saved network yet") from None
+    except (SafetensorError, OSError) as error:
+        raise ArtifactError(f"'{path}' cannot be read ({error}); it is torn or no safetensors file") from error
+    if metadata.get("solution") != _digest(solution.read_text(encoding="utf-8")):
+        raise ArtifactError(f"'{path}' does not belong to the '{SOLUTION}' beside it; save the network again")
+    return state
+
+
+def _load_strictly(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+    wanted = module.state_dict()
+    for problem, keys in (("lacks", wanted.keys() - state.keys()), ("has unknown", state.keys() - wanted.keys())):
+        if keys:
+            raise ArtifactError(f"'{path}' {problem} '{min(keys)}' ({len(keys)} in all); it belongs to another network")
+    for name, tensor in state.items():
+        if wanted[name].shape != tensor.shape:
+            raise ArtifactError(
+                f"'{path}' has shape {tuple(tensor.shape)} for '{name}', not {tuple(wanted[name].shape)}"
+            )
+    module.load_state_dict(state, assign=True)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,321 @@
+"""The verbs that need data, from the command line: one JSON document, one line for every mistake, one verb after another."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnxruntime
+import pytest
+import yaml
+from safetensors.torch import load_file, save_file
+
+import tiny_runs
+from command_line import FOLDER, MODEL, SETTINGS, Result, Run, document, folder, one_line, write_data, write_recipe
+from layermerge.runs.methods import method_names
+from layermerge.tables.clock import ClockSettings
+from tiny_runs import accuracy_of, arrays, contents, normalised, served_logits
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runtimes() -> Iterator[None]:
+    with tiny_runs.priced_runtimes():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _files(run: Run, tmp_path: Path) -> None:
+    """Data and a recipe in the directory that commands run in."""
+    del run
+    write_data(arrays())
+    write_recipe(tmp_path / "mine.yaml")
+
+
+DONE: dict[str, Path] = {}
+
+
+@pytest.fixture
+def compressed(run: Run, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a finished `compress`, made once and copied here."""
+    if not DONE:
+        assert run("compress", "mine.yaml", "--allow-python", "--run-dir", "a").code == 0
+        DONE["a"] = Path(shutil.copytree("a", tmp_path_factory.mktemp("done") / "a"))
+    return Path(shutil.copytree(DONE["a"], tmp_path / "a", dirs_exist_ok=True))
+
+
+# -- compress and compare
+
+
+def test_compress_prints_figures_and_where_they_are(run: Run, compressed: Path) -> None:
+    before = contents(compressed)
+    result = run("compress", "mine.yaml", "--allow-python", "--run-dir", "a")
+    assert result.code == 0, result.err
+    first, cost, second = result.out.splitlines()
+    assert cost.startswith("  tables: ")
+    assert first.startswith("layermerge at 70%: 10.290 -> ")
+    assert second == f"  in {Path('a') / 'layermerge' / '70pct' / 'plain'}"
+    assert contents(compressed) == before
+
+
+def test_compress_gives_one_json_document_whose_score_is_that_of_the_file(run: Run, compressed: Path) -> None:
+    result = run("compress", "mine.yaml", "--allow-python", "--run-dir", "a", "--json")
+    assert result.code == 0, result.err
+    (report,) = json.loads(result.out)
+    assert report == json.loads((compressed / "layermerge/70pct/plain/result.json").read_text(encoding="utf-8"))
+    data = arrays()
+    logits = served_logits(compressed / "layermerge/70pct/plain/model.onnx", normalised(data["x_test"]))
+    assert report["score"]["value"] == accuracy_of(logits, data["y_test"])
+
+
+@pytest.mark.usefixtures("quick_clocks")
+def test_compress_without_a_recipe_on_a_real_runtime(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flags alone; the model named on the command line needs no permission. No budget can be missed here by noise."""
+    monkeypatch.setattr("layermerge.runs.steps.WHOLE_CLOCK", ClockSettings(warm_up=1, most_rounds=2, seconds=0))
+    flags = [
+        f"--set={part}={yaml.safe_dump(SETTINGS[part], default_flow_style=True)}" for part in ("importance", "finetune")
+    ]
+    flags += ["--set", "rules.max_kernel=3", "--runtime", "onnxruntime", "--budget", "1000%", "--budget", "2000%"]
+    result = run("compress", *MODEL, "--data", "npz:data.npz", "--method", "layeronly", *flags, "--json")
+    assert result.code == 0, result.err
+    reports = json.loads(result.out)
+    assert [(report["budget"], report["runtime"], report["method"]) for report in reports] == [
+        ("1000%", "onnxruntime", "layeronly"),
+        ("2000%", "onnxruntime", "layeronly"),
+    ]
+    assert Path("runs/python-tiny_runs-network/layeronly/1000pct/plain/model.onnx").is_file()
+
+
+def test_compare_prints_the_table_and_writes_it(run: Run, compressed: Path) -> None:
+    before = contents(compressed)
+    arguments = ("--method", "layermerge", "--method", "depth", "--budget", "70%", "--run-dir", "a")
+    result = run("compare", "mine.yaml", "--allow-python", *arguments)
+    assert result.code == 0, result.err
+    assert (compressed / "comparison-plain.md").read_text(encoding="utf-8") == result.out.removesuffix("\n")
+    rows = [line.split("|")[1].strip() for line in result.out.splitlines() if line.startswith("| ")]
+    assert rows == ["method", "original", "layermerge", "method", "layermerge"]
+    assert "- depth at 70%: no choice of candidates runs in " in result.out
+    assert {"accuracy-plain.png", "recovery-plain.svg", "comparison-plain.csv"} <= set(contents(compressed))
+    assert before.items() <= contents(compressed).items()
+    again = run("compare", "mine.yaml", "--allow-python", *arguments, "--json")
+    assert [report["method"] for report in json.loads(again.out)] == ["original", "layermerge"]
+
+
+# -- one verb after another
+
+
+def test_verbs_follow_each_other_on_one_run_directory(run: Run) -> None:
+    cost = document(run("importance", "b", "--recipe", "mine.yaml", "--allow-python", "--json"))
+    assert cost["entries"] == cost["measured"] + cost["ruled_out"] + cost["failed"] + 5
+    tables = {name: Path("b", name).read_bytes() for name in ("importance.jsonl", "latency.jsonl")}
+
+    solved = document(run("solve", "b", "--budget", "70%", "--json"))
+    assert solved["latency_ms"] <= 0.7 * 10.29
+
+    tuned = document(run("finetune", "b", "--budget", "70%", "--allow-python", "--json"))
+    place = tuned["70%"]["saved_to"]
+    assert place == str(Path("b/layermerge/70pct/plain/unmerged"))
+    chosen = json.loads(Path(place, "solution.json").read_text(encoding="utf-8"))
+    assert chosen["form"] == "rewritten"
+
+    merged = document(run("merge", place, *MODEL, "--json"))
+    assert merged["convs_after"] < merged["convs_before"]
+    exported = document(run("export", merged["saved_to"], *MODEL, "--to", "fast.onnx", "--json"))
+    assert exported["convs"] == merged["convs_after"]
+
+    session = onnxruntime.InferenceSession("fast.onnx", providers=["CPUExecutionProvider"])
+    assert session.run(None, {session.get_inputs()[0].name: normalised(arrays()["x_test"][:2])})[0].shape == (2, 3)
+
+    # What compress makes of the same run is the same network: nothing is measured or trained again.
+    report = json.loads(run("compress", "b/recipe.yaml", "--allow-python", "--run-dir", "b", "--json").out)[0]
+    data = arrays()
+    assert report["score"]["value"] == accuracy_of(
+        served_logits(Path("fast.onnx"), normalised(data["x_test"])), data["y_test"]
+    )
+    assert {name: Path("b", name).read_bytes() for name in tables} == tables
+
+
+def test_finetune_knows_the_recipe_and_its_place_follows_the_objective(run: Run, compressed: Path) -> None:
+    before = contents(compressed)
+    result = run("finetune", "a", "--budget", "70%", "--set", "objective=delta", "--allow-python", "--json")
+    assert document(result)["70%"]["saved_to"] == str(Path("a/layermerge-delta/70pct/plain/unmerged"))
+    kept = {name: text for name, text in before.items() if name != "recipe.yaml"}
+    assert kept.items() <= contents(compressed).items()
+
+
+def test_finetune_says_what_it_did(run: Run, compressed: Path) -> None:
+    assert "allow it with --allow-python" in one_line(run("finetune", "a"))  # run directories are passed around too
+    result = run("finetune", "a", "--allow-python")
+    assert result.code == 0, result.err
+    assert result.out.startswith("70%: held-out score 0.")
+    assert result.out.endswith(f", saved to {Path('a/layermerge/70pct/plain/unmerged')}\n")
+    assert compressed.is_dir()
+
+
+def test_training_the_original_gives_weights_that_load_strictly(run: Run) -> None:
+    tuned = document(run("finetune", "c", "--original", "--recipe", "mine.yaml", "--allow-python", "--json"))
+    place = Path(tuned["100%"]["saved_to"])
+    weights = place / "model.safetensors"
+    state, given = load_file(weights), tiny_runs.network().state_dict()
+    assert state.keys() == given.keys()
+    assert any((state[name] != given[name]).any() for name in state)
+    result = run("plan", "python:tiny_runs:network", "--input", "3x12x12", "--weights", str(weights), "--json")
+    assert len(document(result)["layers"]) == 5
+    save_file({name: value for name, value in state.items() if name != "head.bias"}, "lacking.safetensors")
+    line = one_line(
+        run("compress", "mine.yaml", "--allow-python", "--weights", "lacking.safetensors", "--run-dir", "d")
+    )
+    assert "lacks 'head.bias'" in line
+
+
+# -- refusals
+
+
+def nothing_written(folder: str = "d") -> bool:
+    return not Path(folder).exists() or not contents(Path(folder))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--model", "timm:resnt18"), "timm has no model 'resnt18'; did you mean"),
+        (("--model", "python:absent:net"), "cannot import 'absent'"),
+        (("--data", "npz:absent.npz"), "'absent.npz' does not exist; npz: needs the place of the images"),
+        (("--data", "webdataset:x"), "'webdataset:x' names no images; give imagefolder:PATH"),
+        (("--data", "npz:mine.yaml"), "'mine.yaml' is torn or no .npz of plain arrays"),
+        (("--budget", "soon"), "budgets.0: cannot read the budget 'soon'; write a share"),
+        (("--method", "magic"), f"unknown method 'magic'; choose one of {', '.join(method_names())}"),
+        (("--runtime", "tflite"), "unknown runtime 'tflite'; choose one of torch, "),
+        (("--weights", "absent.pth"), "weights file 'absent.pth' does not exist"),
+        (("--executor", "slurm"), "executor: Input should be 'local' or 'ray', not 'slurm'"),
+        (("--set", "finetune.lrr=1"), "recipe 'mine.yaml': finetune.lrr: there is no such key"),
+        (("--set", "finetune.lr=fast"), "recipe 'mine.yaml': finetune.lr: Input should be a valid number"),
+        (("--set", "model.name=x"), "model.name: model is 'python:tiny_runs:network', which has no keys of its own"),
+        (("--set", "finetune.lr"), "--set finetune.lr: write KEY=VALUE, such as finetune.lr=0.01"),
+        (("--set", "=3"), "--set =3: write KEY=VALUE"),
+        (("--set", "label=[a"), "--set label=[a: '[a' is no YAML value"),
+        (("--set", "label=2024-13-45"), "--set label=2024-13-45: '2024-13-45' is no YAML value"),
+        (("--set", "input=3xx"), "input shape '3xx' is not of the form"),
+        (("--set", "data.held_out=5000"), "held_out=5000 of 160 images leaves nothing"),
+        (("--set", "rules.pin=[zzz]"), "pin 'zzz' matches no layer"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    line = one_line(run("compress", "mine.yaml", "--allow-python", "--run-dir", "d", *arguments))
+    assert line.startswith("error: ")
+    assert message in line
+    assert nothing_written()
+
+
+def test_code_named_by_a_recipe_runs_only_when_allowed(run: Run) -> None:
+    message = "recipe 'mine.yaml' names code to run ('python:tiny_runs:network'); allow it with --allow-python"
+    for command in (("compress", "mine.yaml", "--run-dir", "d"), ("compare", "mine.yaml", "--run-dir", "d")):
+        assert message in one_line(run(*command))
+    assert message in one_line(run("importance", "d", "--recipe", "mine.yaml"))
+    assert message in one_line(run("finetune", "d", "--recipe", "mine.yaml"))
+    assert nothing_written()
+
+
+def test_code_named_by_a_setting_is_the_users_own(run: Run) -> None:
+    """Like --model: it was written by whoever runs the command."""
+    result = run("compress", "mine.yaml", "--set", "model=python:absent:net", "--run-dir", "d")
+    assert "cannot import 'absent'" in one_line(result)
+
+
+@pytest.mark.parametrize("verb", ["compress", "compare"])
+def test_a_recipe_that_is_missing(run: Run, verb: str) -> None:
+    line = one_line(run(verb, "absent.yaml", "--run-dir", "d"))
+    assert line == "error: recipe 'absent.yaml' cannot be read: No such file or directory"
+    assert "model: is missing; give it in the recipe or as --model" in one_line(run(verb))
+    assert "data: is missing; give it in the recipe or as --data" in one_line(run(verb, *MODEL))
+    assert nothing_written()
+
+
+@pytest.mark.parametrize("verb", ["importance", "finetune"])
+def test_a_run_directory_that_knows_nothing_yet(run: Run, verb: str) -> None:
+    assert "the run: model: is missing" in one_line(run(verb, "d"))
+    assert nothing_written()
+
+
+def test_an_unknown_method_among_those_to_compare_ends_before_any_training(run: Run) -> None:
+    line = one_line(
+        run("compare", "mine.yaml", "--allow-python", "--run-dir", "d", "--method", "depth", "--method", "magic")
+    )
+    assert "unknown method 'magic'; choose one of layermerge, depth" in line
+    assert nothing_written()
+
+
+@pytest.mark.parametrize("verb", ["importance", "finetune"])
+def test_methods_without_a_table_of_their_own_are_refused_by_single_stages(run: Run, verb: str) -> None:
+    line = one_line(run(verb, "d", "--recipe", "mine.yaml", "--allow-python", "--method", "channels"))
+    assert "'channels'" in line
+    assert "layermerge, depth, layeronly" in line
+    assert nothing_written()
+
+
+def test_a_budget_out_of_reach_says_the_smallest(run: Run, compressed: Path) -> None:
+    before = contents(compressed)
+    line = one_line(run("compress", "mine.yaml", "--allow-python", "--run-dir", "a", "--budget", "5%"))
+    assert "the smallest reachable latency is 2.4501 ms, 23.81% of the original; ask for at least that" in line
+    after = contents(compressed)
+    assert {name for name in after if after[name] != before.get(name)} <= {"recipe.yaml"}
+
+
+def test_a_run_directory_of_another_network(run: Run, compressed: Path) -> None:
+    before = contents(compressed)
+    Path("other.py").write_text("import tiny_runs\n\ndef net():\n    return tiny_runs.network(6)\n", encoding="utf-8")
+    line = one_line(run("compress", "mine.yaml", "--allow-python", "--run-dir", "a", "--model", "python:other:net"))
+    assert "'a' holds the run of another network than this TinyNet; give another run directory" in line
+    assert contents(compressed) == before
+
+
+def test_a_label_beyond_the_networks_outputs(run: Run) -> None:
+    data = {name: value.copy() for name, value in arrays().items()}
+    data["y_train"][7] = 9
+    write_data(data)
+    line = one_line(run("compress", "mine.yaml", "--allow-python", "--run-dir", "d"))
+    assert "data.npz train has label 9, but the network has 3 outputs" in line
+
+
+# -- image folders
+
+
+def compress_folder(run: Run) -> Result:
+    return run("compress", "mine.yaml", "--allow-python", "--run-dir", "d", *FOLDER)
+
+
+def test_an_empty_class_folder(run: Run, tmp_path: Path) -> None:
+    place = folder(tmp_path / "images")("class1")
+    for file in place.iterdir():
+        file.unlink()
+    line = one_line(compress_folder(run))
+    assert "class folder 'images/train/class1' has no images" in line
+    assert nothing_written()
+
+
+def test_a_corrupt_image_is_named(run: Run, tmp_path: Path) -> None:
+    """All of them in one class, so that whichever is read first is one of these."""
+    for file in folder(tmp_path / "images")("class1").iterdir():
+        file.write_bytes(file.read_bytes()[:30])
+    line = one_line(compress_folder(run))
+    assert "image 'images/train/class1/" in line
+    assert "cannot be read" in line
+
+
+def test_once_data_is_repaired_the_same_command_goes_through(run: Run, tmp_path: Path) -> None:
+    """Nothing of value was measured when it failed, so nothing stands in the way."""
+    for file in folder(tmp_path / "images")("class1").iterdir():
+        file.write_bytes(file.read_bytes()[:30])
+    one_line(compress_folder(run))
+    folder(tmp_path / "images")
+    result = compress_folder(run)
+    assert result.code == 0, result.err
+    assert "on 60 (before " in result.out
+
+
+def test_an_image_folder_end_to_end(run: Run, tmp_path: Path) -> None:
+    folder(tmp_path / "images")
+    result = compress_folder(run)
+    assert result.code == 0, result.err
+    assert "on 60 (before " in result.out

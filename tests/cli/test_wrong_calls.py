@@ -1,0 +1,413 @@
+"""Wrong calls of every verb: each one line on stderr, the right exit code, no traceback, nothing lost.
+
+A new one is a row of WRONG: what is wrong, the arguments, a part of the line, and, where files have to be spoilt first, how.
+Exit code 2 is for what the caller can mend in the call, 1 for a machine that failed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import resource
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import tiny_runs
+from command_line import DENOISER, FOLDER, MODEL, SCRIPT, TINY, Run, folder, one_line, program, write_data, write_recipe
+from layermerge.cli.app import app
+from tiny_runs import arrays, contents
+
+Spoil = Callable[[], Any]
+"""Prepares the wrong; may return a context to call in."""
+NET = ("python:tiny:net", "--input", "3x8x8")
+MINE = ("mine.yaml", "--allow-python", "--run-dir")
+PLACE = Path("a/layermerge/70pct/plain")
+ELSEWHERE = {"demo"}
+"""Verbs whose wrong calls stand beside their other tests."""
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A call, what its line says, and how files are spoilt for it."""
+
+    what: str
+    call: tuple[str, ...]
+    says: str
+    spoil: Spoil = lambda: None
+    code: int = 2
+
+    def __str__(self) -> str:
+        return f"{self.call[0] if self.call else 'layermerge'}: {self.what}"
+
+
+# -- ways to spoil what is there
+
+
+def halve(path: Path | str) -> Spoil:
+    """As a process leaves a file that was ended in the midst of writing it."""
+    file = Path(path)
+    return lambda: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]) and None
+
+
+def put(path: Path | str, text: str) -> Spoil:
+    return lambda: Path(path).write_text(text, encoding="utf-8") and None
+
+
+def append(path: Path | str, text: str) -> Spoil:
+    return lambda: Path(path).write_text(Path(path).read_text() + text) and None
+
+
+def remove(path: Path | str) -> Spoil:
+    return lambda: Path(path).unlink()
+
+
+def all_of(*spoils: Spoil) -> Spoil:
+    """The context is that of the last."""
+    return lambda: [spoil() for spoil in spoils][-1]
+
+
+def of_schema_9(path: Path | str) -> Spoil:
+    return lambda: (
+        Path(path).write_text(json.dumps({**json.loads(Path(path).read_text()), "schema_version": 9})) and None
+    )
+
+
+@contextmanager
+def full_disk(size: int = 100) -> Iterator[None]:
+    """No file grows beyond so many bytes; the reason is another than a full disk's, the way it takes is the same."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def held(path: str) -> Iterator[None]:
+    """As while another process measures it."""
+    with Path(path).open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def label_out_of_range() -> None:
+    data = {name: value.copy() for name, value in arrays().items()}
+    data["y_train"][7] = 9
+    write_data(data)
+
+
+def empty_class() -> None:
+    for file in folder(Path("images"))("class1").iterdir():
+        file.unlink()
+
+
+def corrupt_images() -> None:
+    for file in folder(Path("images"))("class1").iterdir():
+        file.write_bytes(file.read_bytes()[:30])
+
+
+def shorter_table(path: str) -> Spoil:
+    """As an interrupted run leaves it."""
+    return lambda: Path(path).write_bytes(b"".join(Path(path).read_bytes().splitlines(keepends=True)[:-1])) and None
+
+
+def other_weights() -> None:
+    torch.save({"0.weight": torch.ones(1)}, "other.pth")
+
+
+def other_module() -> None:
+    put("other.py", "import tiny_runs\n\ndef net():\n    return tiny_runs.network(6)\n")()
+    sys.modules.pop("other", None)
+
+
+# -- the calls
+
+WRONG = [
+    # the command itself
+    Wrong("unknown verb", ("bake",), "No such command 'bake'; see layermerge --help"),
+    Wrong("unknown option", ("--verion",), "No such option: --verion"),
+    # plan
+    Wrong("no model", ("plan",), "Missing argument 'MODEL'; see layermerge plan --help"),
+    Wrong("unknown source", ("plan", "keras:resnet34"), "is not of the form timm:..."),
+    Wrong("close spelling", ("plan", "timm:resnt34"), "timm has no model 'resnt34'; did you mean"),
+    Wrong("unknown model", ("plan", "torchvision:qqqq"), "torchvision has no model 'qqqq'; it knows"),
+    Wrong("module that is not there", ("plan", "python:absent:net"), "cannot import 'absent'"),
+    Wrong("function that is not there", ("plan", "python:tiny:absent"), "has no callable 'absent'"),
+    Wrong("function that fails", ("plan", "python:tiny:broken"), "failed: RuntimeError: no such luck"),
+    Wrong("failure of many lines", ("plan", "python:wordy:net"), "failed: ValueError: one two three",
+          put("wordy.py", "def net():\n    raise ValueError('one\\ntwo\\nthree')\n")),
+    Wrong("no diffusers configuration", ("plan", "diffusers:mine.yaml"), "is no diffusers configuration"),
+    Wrong("no shape", ("plan", "python:tiny:net"), "pass its input shape, for instance --input 3x224x224"),
+    Wrong("shape that is none", ("plan", "python:tiny:net", "--input", "3xx8"), "is not of the form 3x224x224"),
+    Wrong("wrong channels", ("plan", "python:tiny:net", "--input", "4x8x8"), "to have 3 channels, but got 4"),
+    Wrong("missing weights", ("plan", *NET, "--weights", "absent.pth"), "'absent.pth' does not exist"),
+    Wrong("weights of another model", ("plan", *NET, "--weights", "other.pth"), "it belongs to another model",
+          other_weights),
+    Wrong("weights that are none", ("plan", *NET, "--weights", "mine.yaml"), "'mine.yaml' cannot be read"),
+    Wrong("pin that matches nothing", ("plan", *NET, "--pin", "zzz"), "pin 'zzz' matches no layer"),
+    Wrong("unknown rules", ("plan", *NET, "--rules", "mine"), "'mine' is not one of 'ours', 'paper'"),
+    Wrong("bad kernel", ("plan", *NET, "--max-kernel", "-1"), "max_kernel is -1"),
+    Wrong("file where a directory should be", ("plan", *NET, "--run-dir", "data.npz"), "cannot write data.npz/plan.json"),
+    Wrong("no place to write", ("plan", *NET, "--run-dir", "/proc/nothing/a"), "cannot write /proc/nothing/a/plan.json"),
+    Wrong("full disk", ("plan", *NET, "--run-dir", "b"), "cannot write b/plan.json", full_disk, code=1),
+    # latency
+    Wrong("no run", ("latency", "absent"), "is 'absent' a run directory?"),
+    Wrong("unknown runtime", ("latency", "a", "--runtime", "tflite"), "unknown runtime 'tflite'; choose one of torch"),
+    Wrong("runtime that is not installed", ("latency", "a", "--runtime", "tensorrt"), "needs an NVIDIA GPU"),
+    Wrong("runtime without files", ("latency", "a", "--runtime", "torch"), "does not read ONNX files"),
+    Wrong("table of another runtime", ("latency", "a"), "runtime: 'priced' there, 'onnxruntime' now"),
+    Wrong("other threads", ("latency", "a", "--runtime", "priced", "--threads", "2"), "threads: 1 there, 2 now"),
+    Wrong("other batch", ("latency", "a", "--runtime", "priced", "-b", "4"), "batch: 1 there, 4 now"),
+    Wrong("bad batch", ("latency", "a", "--batch", "0"), "Invalid value for '--batch'"),
+    Wrong("bad threads", ("latency", "a", "--threads", "many"), "Invalid value for '--threads'"),
+    Wrong("torn plan", ("latency", "a"), "'a/plan.json' cannot be read", halve("a/plan.json")),
+    Wrong("newer plan", ("latency", "a"), "has schema 9, this layermerge reads up to 1", of_schema_9("a/plan.json")),
+    Wrong("no plan at all", ("latency", "a"), "'a/plan.json' is not a valid plan.json", put("a/plan.json", "[]")),
+    Wrong("network left behind", ("latency", "a"), "copy it along with 'plan.json'", remove("a/original.onnx")),
+    Wrong("torn network", ("latency", "a"), "original.onnx",
+          all_of(remove("a/latency.jsonl"), halve("a/original.onnx"))),
+    Wrong("table that is none", ("latency", "a"), "has a line that is no JSON", put("a/latency.jsonl", "hello\n")),
+    Wrong("table that is a directory", ("latency", "a"), "table 'a/latency.jsonl' cannot be written: Is a directory",
+          all_of(remove("a/latency.jsonl"), lambda: Path("a/latency.jsonl").mkdir())),
+    Wrong("locked table", ("latency", "a", "--runtime", "priced"), "is being written by another process",
+          all_of(shorter_table("a/latency.jsonl"), lambda: held("a/latency.jsonl"))),
+    Wrong("full disk", ("latency", "a", "--runtime", "priced"), "table 'a/latency.jsonl' cannot be written: File too",
+          all_of(shorter_table("a/latency.jsonl"), full_disk), code=1),
+    # importance
+    Wrong("shard beyond the last", ("importance", "a", "--shard", "5/4"), "shard '5/4' is not of the form 2/4"),
+    Wrong("shard in words", ("importance", "a", "--shard", "two"), "shard 'two' is not of the form 2/4"),
+    Wrong("directory that knows nothing", ("importance", "d"), "model: is missing"),
+    Wrong("code in a recipe", ("importance", "d", "--recipe", "mine.yaml"), "allow it with --allow-python"),
+    Wrong("unknown executor", ("importance", "a", "--allow-python", "--executor", "slurm"), "'local' or 'ray'"),
+    Wrong("no workers", ("importance", "a", "--workers", "0"), "Invalid value for '--workers'"),
+    Wrong("method without a table", ("importance", "a", "--allow-python", "--method", "channels"), "'channels'"),
+    Wrong("torn table", ("importance", "a", "--allow-python"), "has a line that is no JSON",
+          append("a/importance.jsonl", '{"key": "0-\n')),
+    Wrong("table of other training", ("importance", "a", "--allow-python", "--set", "importance.lr=0.5"),
+          "recipe.lr: 0.01 there, 0.5 now"),
+    Wrong("shard of other training", ("importance", "a", "--allow-python"), "was measured otherwise",
+          put("a/importance.1-of-2.jsonl", '{"schema_version": 1, "provenance": {"kind": "importance"}}\n')),
+    Wrong("directory that is a file", ("importance", "data.npz", "--recipe", "mine.yaml", "--allow-python"),
+          "there is a file where a directory should be"),
+    Wrong("full disk", ("importance", "a", "--allow-python"), "table 'a/importance.jsonl' cannot be written: File too",
+          all_of(shorter_table("a/importance.jsonl"), full_disk), code=1),
+    # solve
+    Wrong("budget of nothing", ("solve", "a", "--budget", "0%"), "the budget '0%' must be above zero"),
+    Wrong("budget below nothing", ("solve", "a", "--budget", "-5ms"), "cannot read the budget '-5ms'"),
+    Wrong("budget that is none", ("solve", "a", "--budget", "abc"), "cannot read the budget 'abc'"),
+    Wrong("budget without a unit", ("solve", "a", "--budget", "60"), "cannot read the budget '60'"),
+    Wrong("speed-up out of reach", ("solve", "a", "--budget", "1000x"), "the smallest reachable latency is"),
+    Wrong("budget out of reach", ("solve", "a", "--budget", "5%"), "the smallest reachable latency is"),
+    Wrong("bad tick", ("solve", "a", "--tick", "0"), "tick"),
+    Wrong("unknown objective", ("solve", "a", "--objective", "log"), "'log' is not one of 'exp', 'delta'"),
+    Wrong("missing table", ("solve", "a"), "table 'a/importance.jsonl' cannot be read", remove("a/importance.jsonl")),
+    Wrong("empty table", ("solve", "a"), "table 'a/latency.jsonl' is empty", put("a/latency.jsonl", "")),
+    Wrong("unfinished table", ("solve", "a"), "measure it to the end first", shorter_table("a/latency.jsonl")),
+    Wrong("bad row", ("solve", "a"), "has a bad row", append("a/latency.jsonl", '{"key": "x", "value": "fast"}\n')),
+    Wrong("table of another network", ("solve", "a"), "was measured for another network",
+          put("a/latency.jsonl", '{"schema_version": 1, "provenance": {"network": "other"}}\n')),
+    # finetune
+    Wrong("setting without a value", ("finetune", "a", "--set", "finetune.lr"), "write KEY=VALUE"),
+    Wrong("bad budget", ("finetune", "a", "--allow-python", "--budget", "soon"), "cannot read the budget 'soon'"),
+    Wrong("code in a run directory", ("finetune", "a"), "allow it with --allow-python"),
+    Wrong("torn checkpoint", ("finetune", "a", "--allow-python"), "remove it to start again",
+          halve(PLACE / "checkpoint.safetensors")),
+    Wrong("other training", ("finetune", "a", "--allow-python", "--set", "finetune.lr=0.5"), "lr: 0.02 there, 0.5 now"),
+    Wrong("torn choice", ("finetune", "a", "--allow-python"), "choice.json' cannot be read",
+          halve("a/layermerge/70pct/choice.json")),
+    Wrong("torn recipe", ("finetune", "a", "--allow-python"), "recipe 'a/recipe.yaml'", put("a/recipe.yaml", "model: [")),
+    Wrong("device that is not there", ("finetune", "a", "--allow-python", "--set", "device=cuda"), "cuda"),
+    # merge
+    Wrong("no run", ("merge", "absent", *MODEL), "is 'absent' a run directory?"),
+    Wrong("nothing saved", ("merge", "a", *MODEL), "'a/solution.json' does not exist"),
+    Wrong("no model", ("merge", str(PLACE)), "Missing option '--model'"),
+    Wrong("another model", ("merge", str(PLACE), "--model", "python:other:net"), "was saved from another network",
+          other_module),
+    Wrong("torn solution", ("merge", str(PLACE), *MODEL), "solution.json' cannot be read", halve(PLACE / "solution.json")),
+    Wrong("torn weights", ("merge", str(PLACE), *MODEL), "it is torn or no safetensors file",
+          halve(PLACE / "model.safetensors")),
+    Wrong("solution of other weights", ("merge", str(PLACE), *MODEL), "does not belong to the 'solution.json' beside it",
+          append(PLACE / "solution.json", " ")),
+    Wrong("file where a directory should be", ("merge", str(PLACE), *MODEL, "--out", "data.npz"), "cannot write data.npz"),
+    # export
+    Wrong("unknown suffix", ("export", str(PLACE), *MODEL, "--to", "fast.tflite"), "ends in .onnx, .pt2, .safetensors"),
+    Wrong("place below a file", ("export", str(PLACE), *MODEL, "--to", "data.npz/fast.safetensors"), "cannot write data.npz/"),
+    Wrong("weights left behind", ("export", str(PLACE), *MODEL), "the run has no saved network yet",
+          remove(PLACE / "model.safetensors")),
+    Wrong("full disk", ("export", str(PLACE), *MODEL, "--to", "fast.safetensors"), "File too large", full_disk, code=1),
+    # compress
+    Wrong("missing recipe", ("compress", "absent.yaml"), "recipe 'absent.yaml' cannot be read: No such file"),
+    Wrong("nothing at all", ("compress",), "model: is missing; give it in the recipe or as --model"),
+    Wrong("recipe that is a directory", ("compress", "a"), "recipe 'a' cannot be read: Is a directory"),
+    Wrong("recipe that is no YAML", ("compress", "bad.yaml"), "recipe 'bad.yaml' is no YAML", put("bad.yaml", "a: [b\nc")),
+    Wrong("recipe that is a list", ("compress", "bad.yaml"), "is no mapping of keys to values", put("bad.yaml", "- a\n")),
+    Wrong("recipe of another kind", ("compress", "data.npz"), "recipe 'data.npz'"),
+    Wrong("unknown key", ("compress", *MINE, "d", "--set", "finetune.lrr=1"), "finetune.lrr: there is no such key"),
+    Wrong("wrong type", ("compress", *MINE, "d", "--set", "finetune.lr=fast"), "finetune.lr: Input should be a valid number"),
+    Wrong("unknown method", ("compress", *MINE, "d", "--method", "magic"), "unknown method 'magic'; choose one of"),
+    Wrong("unknown runtime", ("compress", *MINE, "d", "--runtime", "tflite"), "unknown runtime 'tflite'"),
+    Wrong("unknown data", ("compress", *MINE, "d", "--data", "webdataset:x"), "'webdataset:x' names no images"),
+    Wrong("missing data", ("compress", *MINE, "d", "--data", "npz:absent.npz"), "'absent.npz' does not exist"),
+    Wrong("torn data", ("compress", *MINE, "d"), "is torn or no .npz of plain arrays", halve("data.npz")),
+    Wrong("label out of range", ("compress", *MINE, "d"), "label 9, but the network has 3 outputs", label_out_of_range),
+    Wrong("empty class folder", ("compress", *MINE, "d", *FOLDER), "class folder 'images/train/class1' has no images",
+          empty_class),
+    Wrong("corrupt image", ("compress", *MINE, "d", *FOLDER), "cannot be read", corrupt_images),
+    Wrong("run of another model", ("compress", *MINE, "a", "--model", "python:other:net"),
+          "'a' holds the run of another network", other_module),
+    Wrong("budget out of reach", ("compress", *MINE, "a", "--budget", "5%"), "the smallest reachable latency is"),
+    Wrong("torn result", ("compress", *MINE, "a"), "result.json' cannot be read", halve(PLACE / "result.json")),
+    Wrong("directory that is a file", ("compress", *MINE, "data.npz"), "there is a file where a directory should be"),
+    Wrong("full disk", ("compress", *MINE, "d"), "cannot write d/recipe.yaml: File too large", full_disk, code=1),
+    # compare
+    Wrong("unknown method", ("compare", *MINE, "d", "--method", "magic"), "unknown method 'magic'"),
+    Wrong("missing recipe", ("compare", "absent.yaml"), "recipe 'absent.yaml' cannot be read"),
+    Wrong("bad budget", ("compare", *MINE, "d", "--budget", "60 percent"), "cannot read the budget '60 percent'"),
+    # sample
+    Wrong("no place", ("sample", "python:denoising:net"), "give --out DIR, --grid FILE.png or both"),
+    Wrong("no PNG", ("sample", "python:denoising:net", "--grid", "all.jpg"), "give a name that ends in .png"),
+    Wrong("other images there", ("sample", "python:denoising:net", "--out", "pictures", "--count", "1"),
+          "'pictures' holds other images"),
+    Wrong("more steps than there are", ("sample", "python:denoising:net", "--grid", "all.png", "--steps", "2000"),
+          "cannot take 2000 steps of a schedule of 1000"),
+    Wrong("too much noise", ("sample", "python:denoising:net", "--grid", "all.png", "--eta", "2"), "for '--eta'"),
+    Wrong("missing scheduler", ("sample", "python:denoising:net", "--grid", "all.png", "--scheduler", "absent"), "absent"),
+    Wrong("too many inputs", ("sample", "python:denoising:conditional", "--grid", "all.png"), "takes 3 inputs"),
+    Wrong("no images", ("sample", "python:denoising:of_vectors", "--grid", "all.png"), "does not take images first"),
+    Wrong("no run", ("sample", "python:denoising:net", "--grid", "all.png", "--run", "absent"), "a run directory?"),
+    Wrong("place below a file", ("sample", "python:denoising:net", "--grid", "data.npz/a.png", "--count", "1", "--steps", "1"),
+          "cannot write data.npz/a.png"),
+    # quality
+    Wrong("no extractor", ("quality", "pictures", "pictures"), "Missing option '--extractor'"),
+    Wrong("missing extractor", ("quality", "pictures", "pictures", "--extractor", "absent.pt"), "cannot be read"),
+    Wrong("torn extractor", ("quality", "pictures", "pictures", "--extractor", "seen.pt"), "is torn or no TorchScript",
+          halve("seen.pt")),
+    Wrong("too few images", ("quality", "pictures", "pictures", "--extractor", "seen.pt"), "KID draws subsets of 1000"),
+    Wrong("too few for FID", ("quality", "pictures", "pictures", "--extractor", "seen.pt", "--metric", "fid"),
+          "FID needs 3 images or more"),
+    Wrong("more than there are", ("quality", "pictures", "pictures", "--extractor", "seen.pt", "--count", "9"),
+          "'pictures' has 2 images, --count asks for 9"),
+    Wrong("missing images", ("quality", "absent", "pictures", "--extractor", "seen.pt"), "'absent' is no place of images"),
+    Wrong("corrupt image", ("quality", "pictures", "pictures", "--extractor", "seen.pt"), "repair or remove it",
+          halve("pictures/b.png")),
+    # report
+    Wrong("no run", ("report", "absent"), "is 'absent' a run directory"),
+    Wrong("no page", ("report", "a", "--out", "report.pdf"), "ends in .html"),
+    Wrong("nothing", ("report",), "Missing argument"),
+    # doctor
+    Wrong("argument too many", ("doctor", "now"), "Got unexpected extra argument"),
+    Wrong("unknown option", ("doctor", "--jsn"), "No such option: --jsn"),
+]  # fmt: skip
+
+
+# -- what they are called on
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runtimes() -> Iterator[None]:
+    with tiny_runs.priced_runtimes():
+        yield
+
+
+class Colours(nn.Module):
+    def forward(self, shown: torch.Tensor) -> torch.Tensor:
+        return shown.mean((2, 3))
+
+
+WORKSHOP: list[Path] = []
+"""Where a finished run and all that calls take are, once the first call has made them."""
+
+
+def make_workshop(run: Run, place: Path) -> Path:
+    write_data(arrays())
+    write_recipe(Path("mine.yaml"))
+    Path("denoising.py").write_text(DENOISER, encoding="utf-8")
+    Path("pictures").mkdir()
+    for name in ("a", "b"):
+        Image.fromarray(np.full((8, 8, 3), 7, np.uint8)).save(f"pictures/{name}.png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.trace(Colours(), torch.zeros(1, 3, 8, 8)), "seen.pt")  # type: ignore[no-untyped-call]
+    done = run("compress", "mine.yaml", "--allow-python", "--run-dir", "a")
+    assert done.code == 0, done.err
+    return Path(shutil.copytree(".", place / "workshop"))
+
+
+@pytest.fixture
+def workshop(
+    run: Run, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A directory of one's own to do wrong in."""
+    if not WORKSHOP:
+        WORKSHOP.append(make_workshop(run, tmp_path_factory.mktemp("shared")))
+    shutil.copytree(WORKSHOP[0], tmp_path, dirs_exist_ok=True)
+    for name in ("denoising", "wordy", "other"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_a_wrong_call_is_one_line_and_costs_nothing(run: Run, workshop: Path, wrong: Wrong) -> None:
+    spoilt = wrong.spoil()
+    before = contents(workshop)
+    with spoilt or nullcontext():
+        result = run(*wrong.call)
+    line = one_line(result, wrong.code)
+    assert wrong.says in line
+    assert line.startswith("failed: " if wrong.code == 1 else "error: ")
+    after = contents(workshop)
+    assert {name for name in before if after.get(name) != before[name]} == set()
+    assert not [name for name in after if "/." in name], "leftovers of a write that did not end"
+
+
+def test_a_disk_that_was_full_leaves_no_entry_marked_as_failed(
+    run: Run, workshop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every entry would have failed alike, and none does once there is room."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/graph.onnx")
+
+    shorter_table("a/latency.jsonl")()
+    before = contents(workshop)
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny_runs.Priced, "prepare", fail)
+        line = one_line(run("latency", "a", "--runtime", "priced"), code=1)
+    assert line.startswith("failed: No space left on device for '/tmp/graph.onnx'; repair that")
+    assert contents(workshop) == before
+    assert run("latency", "a", "--runtime", "priced").code == 0
+    assert '"failed"' not in (workshop / "a/latency.jsonl").read_text(encoding="utf-8")
+
+
+def test_every_verb_is_called_wrongly() -> None:
+    verbs = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+    assert verbs - ELSEWHERE <= {wrong.call[0] for wrong in WRONG}
+    assert len({str(wrong) for wrong in WRONG}) == len(WRONG) >= 40
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("plan", *NET, "--json")], ids=["little", "much"])
+def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "tiny.py").write_text(TINY, encoding="utf-8")
+    done = program("sh", "-c", f"{SCRIPT} {' '.join(arguments)} > /dev/full", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "failed: No space left on device; repair that, then run the same command again\n"
+
+
+def test_a_reader_that_has_enough_is_no_failure_to_speak_of(tmp_path: Path) -> None:
+    done = program("sh", "-c", f"{SCRIPT} --help | true", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,284 @@
+"""Works: which candidates share one, what follows the conv, and that what is timed computes what it should."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+
+import layermerge as lm
+import zoo
+from agreement import worst
+from layermerge.conv import ConvSpec
+from layermerge.tables.workloads import (
+    Sandwich,
+    Workload,
+    empty,
+    needs_other,
+    sandwich_inputs,
+    workloads_of,
+)
+from layermerge.tracing.operators import Role
+
+
+def workloads(name: str) -> dict[str, Workload | None]:
+    return workloads_of(zoo.traced(name), lm.plan(zoo.traced(name)))
+
+
+def follow(name: str, key: str) -> tuple[str, ...]:
+    workload = workloads(name)[key]
+    assert workload is not None
+    return workload.follow
+
+
+# -- which workloads there are
+
+
+def test_candidates_that_need_the_same_share_one_work() -> None:
+    found = workloads("plain")
+    third, second = found["2-3:3x3g1"], found["1-2:3x3g1"]
+    assert third is not None
+    assert third == second == found["1-3:3x3g1"]
+    assert third.key == second.key
+    # 13 candidates: 3 identities, and 3x3, 5x5, 7x7 on three channels, 3x3, 5x5 on six.
+    assert len(found) == 13
+    assert len({workload.key for workload in found.values() if workload}) == 5
+
+
+def test_a_work_is_the_merged_conv_on_the_map_that_enters_the_range() -> None:
+    assert workloads("explicit_same_padding")["0-2:5x5g1"] == Workload(
+        ConvSpec(3, 4, (5, 5), (2, 2), (1, 2, 1, 2)), (3, 16, 16), ("ReLU",)
+    )
+    assert workloads("explicit_same_padding")["2-3:5x3g1"] == Workload(
+        ConvSpec(4, 4, (5, 3), padding=(2, 2, 1, 1)), (4, 8, 8)
+    )
+
+
+@pytest.mark.parametrize("name", ["plain", "basic", "depthwise_chain", "time_shifted_block"])
+def test_only_identities_have_no_work(name: str) -> None:
+    plan = lm.plan(zoo.traced(name))
+    found = workloads_of(zoo.traced(name), plan)
+    assert list(found) == [candidate.key for candidate in plan.candidates]
+    for candidate in plan.candidates:
+        assert (found[candidate.key] is None) == (not candidate.kept)
+    assert any(workload is None for workload in found.values())
+
+
+@pytest.mark.filterwarnings("ignore:not part of the traced network")
+@pytest.mark.parametrize("name", sorted(zoo.ZOO))
+def test_every_work_of_the_zoo_can_be_built_and_has_the_shape_it_says(name: str) -> None:
+    traced = zoo.traced(name)
+    plan = lm.plan(traced)
+    shapes = {layer.name: layer.output_shape for layer in traced.layers}
+    distinct: dict[str, Workload] = {}
+    for key, workload in workloads_of(traced, plan).items():
+        if workload is not None:
+            assert workload.input_shape == traced.layers[plan[key].start].input_shape
+            assert workload.output_shape == shapes[plan[key].layers[-1]]
+            distinct[workload.key] = workload
+    for workload in distinct.values():
+        with torch.no_grad():
+            assert Sandwich(workload)(*sandwich_inputs(workload, 2)).shape == (2, *workload.output_shape)
+
+
+# -- what follows
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "expected"),
+    [
+        ("plain", "0-1:3x3g1", ("ReLU",)),  # behind a norm that folds
+        ("plain", "0-3:7x7g1", ("ReLU",)),  # activations inside the range are gone, the one behind it stays
+        ("functional_relu", "1-2:3x3g1", ("ReLU",)),
+        ("functional_relu", "2-3:3x3g1", ()),
+        ("depthwise_chain", "2-3:1x1g4", ("Hardswish",)),
+        ("basic", "0-1:3x3g1", ()),  # a block begins, no activation between
+        ("basic", "1-2:3x3g1", ("ReLU",)),
+        ("basic", "2-3:3x3g1", ("add", "ReLU")),
+        ("basic", "1-3:5x5g1", ("ReLU",)),  # fused: no add is left
+        ("basic", "0-5:11x11g1", ("ReLU",)),
+        ("basic_strided", "0-1:1x1g1", ()),  # the shortcut
+        ("basic_strided", "1-3:3x3g1", ("add", "ReLU")),
+        ("basic_strided", "0-3:3x3g1", ("ReLU",)),
+        ("inverted", "2-3:1x1g1", ("add",)),
+        ("inverted", "1-3:3x3g1", ("add", "ReLU6")),
+        ("inverted", "5-6:1x1g1", ("add",)),
+        ("pre_activation", "0-1:3x3g1", ("ReLU",)),
+        ("pre_activation", "0-2:5x5g1", ("add",)),
+        ("pre_activation_conv_shortcut", "0-1:1x1g1", ()),
+        ("time_shifted_block", "0-1:3x3g1", ("GroupNorm4", "SiLU")),
+        ("time_shifted_block", "0-2:5x5g1", ("GroupNorm4", "add")),  # moved behind the range, before the add
+        ("time_shifted_block", "1-2:3x3g1", ("add",)),
+        ("norms_of_every_kind", "2-3:3x3g1", ("GroupNorm2", "LeakyReLU")),
+        ("rep_branches", "2-3:3x3g1", ("add", "add", "ReLU")),
+        ("rep_branches", "1-3:3x3g1", ("ReLU",)),
+    ],
+)
+def test_what_follows_the_conv(name: str, key: str, expected: tuple[str, ...]) -> None:
+    assert follow(name, key) == expected
+
+
+MODULES = (nn.ReLU, nn.ReLU6, nn.SiLU, nn.Hardswish, nn.GroupNorm)
+
+
+def ran(name: str, key: str) -> list[str]:
+    """The oracle: the operators between the merged conv and the next one, in the network with only this candidate."""
+    traced = zoo.traced(name)
+    plan = lm.plan(traced)
+    merged = lm.merge(lm.rewrite(traced, [plan[key]]))
+    layers = set(plan[key].layers)
+    ends = [node for node in merged.graph.nodes if node.op == "call_module" and node.target in layers]
+    node, found = ends[-1], []
+    while len(node.users) == 1:
+        node = next(iter(node.users))
+        module = merged.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if isinstance(module, nn.Conv2d) or node.op == "output":
+            break
+        if isinstance(module, MODULES):
+            groups = module.num_groups if isinstance(module, nn.GroupNorm) else ""
+            found.append(f"{type(module).__name__}{groups}")
+        elif node.meta.get("role") is Role.ADD:
+            found.append("add")
+    return found
+
+
+SHORTCUTS = {("basic_strided", "0-1:1x1g1")}
+"""The add that reads a shortcut conv is counted with the body's last conv."""
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "basic", "basic_strided", "pre_activation", "time_shifted_block", "inverted"]
+)
+def test_what_follows_is_what_will_run(name: str) -> None:
+    different = {
+        key: (workload.follow, tuple(ran(name, key)))
+        for key, workload in workloads(name).items()
+        if workload is not None and (name, key) not in SHORTCUTS and workload.follow != tuple(ran(name, key))
+    }
+    assert different == {}
+
+
+# -- keys and records
+
+PLAIN = Workload(ConvSpec(4, 8, (3, 5), (1, 2), (1, 0, 2, 1), (2, 1), 2), (4, 9, 12), ("add", "ReLU"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(PLAIN, follow=()),
+        replace(PLAIN, follow=("ReLU", "add")),
+        replace(PLAIN, follow=("add", "ReLU6")),
+        replace(PLAIN, input_shape=(4, 12, 9)),
+        replace(PLAIN, spec=replace(PLAIN.spec, out_channels=4)),
+        replace(PLAIN, spec=replace(PLAIN.spec, in_channels=8), input_shape=(8, 9, 12)),
+        replace(PLAIN, spec=replace(PLAIN.spec, kernel=(5, 3))),
+        replace(PLAIN, spec=replace(PLAIN.spec, stride=(2, 1))),
+        replace(PLAIN, spec=replace(PLAIN.spec, padding=(0, 1, 2, 1))),
+        replace(PLAIN, spec=replace(PLAIN.spec, padding=(1, 0, 1, 2))),
+        replace(PLAIN, spec=replace(PLAIN.spec, dilation=(1, 2))),
+        replace(PLAIN, spec=replace(PLAIN.spec, groups=4)),
+    ],
+)
+def test_works_that_differ_have_different_keys(other: Workload) -> None:
+    assert other != PLAIN
+    assert other.key != PLAIN.key
+
+
+def test_the_key_is_readable() -> None:
+    assert PLAIN.key == "4>8 g2 k3.5s1.2p1.0.2.1d2.1 on 9x12 add+ReLU"
+    assert replace(PLAIN, follow=()).key.endswith(" on 9x12")
+
+
+@pytest.mark.parametrize("workload", [PLAIN, replace(PLAIN, follow=()), Workload.between((3, 4, 5))])
+def test_a_record_comes_back_as_the_same_work(workload: Workload) -> None:
+    adapter = TypeAdapter(Workload)
+    text = adapter.dump_json(workload)
+    assert adapter.validate_json(text) == workload
+    assert json.loads(text)["follow"] == list(workload.follow)
+
+
+# -- what is timed
+
+
+def depthwise(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """1x1 depthwise by hand."""
+    assert conv.bias is not None
+    return x * conv.weight.reshape(1, -1, 1, 1) + conv.bias.reshape(1, -1, 1, 1)
+
+
+def by_hand(sandwich: Sandwich, spec: ConvSpec, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What the first neighbour gives, and the conv of it with all padding applied ahead."""
+    top, bottom, left, right = spec.padding
+    entered = depthwise(sandwich.before, x)
+    padded = F.pad(entered, (left, right, top, bottom))
+    conv = sandwich.conv
+    return entered, F.conv2d(padded, conv.weight, conv.bias, spec.stride, 0, spec.dilation, spec.groups)
+
+
+SPECS = {
+    "symmetric": ConvSpec(4, 4, (3, 5), padding=(1, 1, 2, 2)),
+    "asymmetric": ConvSpec(4, 6, (4, 2), (2, 1), (1, 2, 0, 1)),
+    "dilated": ConvSpec(4, 8, (3, 3), padding=(2, 2, 2, 2), dilation=(2, 2), groups=2),
+    "depthwise": ConvSpec(4, 4, (3, 3), padding=(0, 1, 1, 0), groups=4),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_sandwich_is_the_conv_between_two_neighbours(name: str) -> None:
+    spec = SPECS[name]
+    workload = Workload(spec, (4, 8, 9), ("ReLU",))
+    sandwich, (x,) = Sandwich(workload), sandwich_inputs(workload, 2)
+    _, out = by_hand(sandwich, spec, x)
+    assert worst(depthwise(sandwich.after, out.clamp_min(0)), sandwich(x)) <= 1e-6
+    assert sandwich.conv.bias is not None
+
+
+def test_a_residual_add_of_the_same_shape_reads_what_entered() -> None:
+    workload = Workload(SPECS["symmetric"], (4, 8, 8), ("add", "ReLU6"))
+    assert not needs_other(workload)
+    sandwich, inputs = Sandwich(workload), sandwich_inputs(workload, 2)
+    assert len(inputs) == 1
+    entered, out = by_hand(sandwich, workload.spec, inputs[0])
+    assert worst(depthwise(sandwich.after, (out + entered).clamp(0, 6)), sandwich(*inputs)) <= 1e-6
+
+
+def test_a_residual_add_of_another_shape_has_an_input_of_its_own() -> None:
+    workload = Workload(SPECS["asymmetric"], (4, 8, 8), ("add",))
+    assert needs_other(workload)
+    sandwich, (x, y) = Sandwich(workload), sandwich_inputs(workload, 3)
+    assert y.shape == (3, *workload.output_shape)
+    _, out = by_hand(sandwich, workload.spec, x)
+    assert sandwich.beside is not None
+    assert worst(depthwise(sandwich.after, out + depthwise(sandwich.beside, y)), sandwich(x, y)) <= 1e-6
+
+
+def test_group_norm_stands_where_it_is_told() -> None:
+    workload = Workload(ConvSpec(4, 4, (1, 1)), (4, 6, 6), ("GroupNorm2", "SiLU", "add"))
+    sandwich, (x,) = Sandwich(workload), sandwich_inputs(workload, 2)
+    entered, out = by_hand(sandwich, workload.spec, x)
+    groups = out.reshape(2, 2, -1)
+    normal = (groups - groups.mean(-1, keepdim=True)) / (groups.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+    normal = normal.reshape(out.shape)
+    expected = depthwise(sandwich.after, normal * torch.sigmoid(normal) + entered)
+    assert worst(expected, sandwich(x)) <= 1e-5
+
+
+def test_an_empty_graph_is_two_neighbours() -> None:
+    module, x = empty(3), torch.randn(2, 3, 4, 5)
+    first, second = module.children()
+    assert isinstance(first, nn.Conv2d)
+    assert isinstance(second, nn.Conv2d)
+    assert worst(depthwise(second, depthwise(first, x)), module(x)) <= 1e-6
+
+
+def test_inputs_are_the_same_each_time() -> None:
+    workload = Workload(SPECS["asymmetric"], (4, 8, 8), ("add",))
+    first, second = sandwich_inputs(workload, 2), sandwich_inputs(workload, 2)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert first[0].shape == (2, 4, 8, 8)
