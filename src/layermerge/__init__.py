@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from layermerge.planning.plan import Plan as Plan
     from layermerge.planning.plan import plan as plan
     from layermerge.planning.rules import Rules as Rules
-    from layermerge.runs.compress import compare as compare
+    from layermerge.runs.compare import compare as compare
     from layermerge.runs.compress import compress as compress
     from layermerge.runs.recipe import Settings as Settings
     from layermerge.runs.saving import load as load
@@ -55,7 +55,7 @@ _HOMES = {
     "Settings": "layermerge.runs.recipe",
     "Task": "layermerge.tasks.base",
     "compress": "layermerge.runs.compress",
-    "compare": "layermerge.runs.compress",
+    "compare": "layermerge.runs.compare",
     "finetune": "layermerge.tuning.loop",
     "measure_importance": "layermerge.tables.importance",
     "Trace": "layermerge.tracing.trace",

@@ -11,7 +11,6 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -35,9 +34,14 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-@cache
-def _adapter(kind: type[Document]) -> TypeAdapter[Document]:
-    return TypeAdapter(kind)
+_ADAPTERS: dict[object, TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Made once a type: making one takes milliseconds."""
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 def read_document(path: Path, kind: type[Document]) -> Document:
@@ -54,7 +58,8 @@ def read_document(path: Path, kind: type[Document]) -> Document:
         ) from None
     require_schema(f"'{path}'", data.get("schema_version") if isinstance(data, dict) else None)
     try:
-        return _adapter(kind).validate_python(data, strict=False)
+        document: Document = _adapter(kind).validate_python(data)
+        return document
     except ValidationError as error:
         raise ArtifactError(f"'{path}' is not a valid {path.name}: {first_problem(error)}") from error
 

@@ -1,14 +1,29 @@
-"""The command line: the only place that parses, prints and exits."""
+"""The command line: the only place that parses, prints and exits. One file a verb."""
 
 from __future__ import annotations
 
-from layermerge.cli import demo as _demo  # noqa: F401
-from layermerge.cli import doctor as _doctor  # noqa: F401
-from layermerge.cli import reports as _reports  # noqa: F401
-from layermerge.cli import runs as _runs  # noqa: F401
-from layermerge.cli import samples as _samples  # noqa: F401
-from layermerge.cli import stages as _stages  # noqa: F401
+from importlib import import_module
+
 from layermerge.cli.app import run
+
+VERBS = (
+    "demo",
+    "plan",
+    "latency",
+    "importance",
+    "solve",
+    "finetune",
+    "merge",
+    "export",
+    "compress",
+    "compare",
+    "report",
+    "sample",
+    "quality",
+    "doctor",
+)
+for _verb in VERBS:
+    import_module(f"layermerge.cli.{_verb}")
 
 
 def main() -> None:

@@ -45,16 +45,6 @@ def _root(
     """Makes trained convolutional networks shallower and faster on the machine they will be served on."""
 
 
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL", help="timm:NAME, torchvision:NAME, diffusers:CONFIG_OR_DIR, python:module:callable, ..."
-    ),
-]
-InputOption = Annotated[
-    str | None, typer.Option("--input", metavar="CxHxW", help="Input shape without the batch, such as 3x224x224.")
-]
-WeightsOption = Annotated[Path | None, typer.Option(help="A .safetensors file, or a .pth of tensors; loaded strictly.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 

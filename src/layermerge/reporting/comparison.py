@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from layermerge.files import text_writer, write_files
-from layermerge.reporting.plots import MethodPoint, plot_accuracy, plot_recovery
-from layermerge.runs.results import Report
-from layermerge.tuning.recovery import read_recovery
+from layermerge.reporting.plots import MethodPoint, RecoveryCurve, plot_accuracy, plot_recovery
+from layermerge.runs.directory import RunDirectory
+from layermerge.runs.records import Report
 
 _COLUMNS = (
     "method",
@@ -38,26 +38,28 @@ _COLUMNS = (
 )
 
 
-def write_comparison(
-    directory: Path, label: str, reports: Sequence[Report], curves: Sequence[Path], notes: Sequence[str] = ()
-) -> list[Path]:
-    """Writes table and pictures of reports into a directory; `curves` are where each report's recovery is logged."""
-    table = directory / f"comparison-{label}.md"
-    figures = directory / f"comparison-{label}.csv"
+def write_comparison(directory: RunDirectory, reports: Sequence[Report], notes: Sequence[str] = ()) -> list[Path]:
+    """Writes table and pictures of reports, which share a label, into their run directory."""
+    label, unit = reports[0].label, reports[0].score
+    table, figures = (directory.comparison(label, suffix) for suffix in (".md", ".csv"))
     write_files({table: text_writer(comparison_table(reports, notes)), figures: text_writer(_csv(reports))})
     written = [table, figures]
     if importlib.util.find_spec("matplotlib"):
-        named = {f"{report.method} {report.budget}": path for report, path in zip(reports, curves, strict=True)}
-        unit = reports[0].score
-        recovery = {
-            name: [(row.epoch, unit.scale * row.score) for row in read_recovery(at)] for name, at in named.items()
-        }
+        points, curves = (
+            [MethodPoint.of(report) for report in reports],
+            [_curve(directory, report) for report in reports],
+        )
         held_out = "held-out score (%)" if unit.kind == "share" else "held-out score"
         for suffix in (".png", ".svg"):
-            written.append(plot_accuracy(_points(reports), directory / f"accuracy-{label}{suffix}", score=unit.title))
-            place = directory / f"recovery-{label}{suffix}"
-            written.append(plot_recovery(recovery, place, score=held_out, family=_method))
+            written.append(plot_accuracy(points, directory.picture("accuracy", label, suffix), score=unit.title))
+            written.append(plot_recovery(curves, directory.picture("recovery", label, suffix), score=held_out))
     return written
+
+
+def _curve(directory: RunDirectory, report: Report) -> RecoveryCurve:
+    epochs = directory.variant(report.method, report.budget, report.label).read_recovery()
+    points = tuple((epoch.epoch, report.score.scale * epoch.score) for epoch in epochs)
+    return RecoveryCurve(report.method, report.budget, points)
 
 
 def comparison_table(reports: Sequence[Report], notes: Sequence[str] = ()) -> str:
@@ -100,33 +102,14 @@ def _csv(reports: Sequence[Report]) -> str:
     writer.writeheader()
     for report in reports:
         facts = {
-            **dict(report),
-            **dict(report.cost),
+            **vars(report),
+            **vars(report.cost),
             "speed_up": round(report.speed_up, 4),
             "convs": report.convs_after,
         }
         facts |= {"score": report.score.value, "low": report.score.low, "high": report.score.high}
         writer.writerow({column: facts[column] for column in _COLUMNS})
     return text.getvalue()
-
-
-def _method(name: str) -> str:
-    """Of "METHOD BUDGET"."""
-    return name.rpartition(" ")[0]
-
-
-def _points(reports: Sequence[Report]) -> list[MethodPoint]:
-    return [
-        MethodPoint(
-            "original, fine-tuned" if report.method == "original" else report.method,
-            report.budget,
-            report.measured_ms,
-            report.original_ms,
-            report.score.scale * report.score.value,
-            *_bounds(report),
-        )
-        for report in reports
-    ]
 
 
 def _bounds(report: Report) -> tuple[float | None, float | None]:

@@ -1,67 +1,65 @@
-"""Fact records: all that a report shows of a run, as plain data that JSON can hold."""
+"""Fact records: all that a report shows of a run: the run's own records, and beside them what only a page needs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
-from layermerge.files import Record
-from layermerge.runs.results import CostRecord, Report, RoundRecord, ScoreRecord
+from layermerge.data.draws import Scalar
+from layermerge.planning.plan import Candidate
+from layermerge.runs.records import Choice, Report, Variant
+from layermerge.solving.frontier import Point
 from layermerge.solving.solve import Objective
-from layermerge.tables.table import Scalar
+from layermerge.tables.cost import TableCost
+from layermerge.tasks.base import Score
+from layermerge.tracing.structure import Layer
 
 ReasonKind = Literal["rule", "slow", "failed"]
+Places = tuple[int, ...]
+"""Of candidates, in the run's list of them."""
 
 
-class LayerFacts(Record):
+@dataclass(frozen=True)
+class LayerFacts:
     """A layer as it came; its latency is None where it was not measured by itself."""
 
-    name: str
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    groups: int
-    input_shape: tuple[int, int, int]
-    output_shape: tuple[int, int, int]
+    layer: Layer
     removable: bool
     fixed: bool
     latency_ms: float | None = None
 
 
-class CandidateFacts(Record):
-    """A way to treat layers start..end-1; `kept` are places in the list of layers, `kernel` is None where nothing is left."""
+@dataclass(frozen=True)
+class CandidateFacts:
+    """A candidate under its key; `places` are those of the layers that it keeps."""
 
     key: str
-    start: int
-    end: int
-    kept: tuple[int, ...]
-    kernel: tuple[int, int] | None
-    groups: int | None
+    candidate: Candidate
+    places: tuple[int, ...]
     latency_ms: float | None = None
     change: float | None = None
     """D, the change in the score; None where it was not measured."""
 
 
-class PointFacts(Record):
-    """A point of the frontier; candidates are places in the list of candidates."""
+@dataclass(frozen=True)
+class PointFacts:
+    """A point of the frontier, and the candidates behind it."""
 
-    latency_ms: float
-    importance: float
-    candidates: tuple[int, ...]
-
-
-class ChoiceFacts(Record):
-    """What was chosen for a budget and measured before fine-tuning."""
-
-    budget: str
-    budget_ms: float
-    predicted_ms: float
-    measured_ms: float
-    importance: float
-    rounds: tuple[RoundRecord, ...]
-    candidates: tuple[int, ...]
-    """Empty where the plan does not offer them any more."""
+    point: Point
+    candidates: Places
 
 
-class MethodFacts(Record):
+@dataclass(frozen=True)
+class ChoiceFacts:
+    """What was chosen for a budget; no candidates where the plan does not offer them any more."""
+
+    choice: Choice
+    candidates: Places
+
+
+@dataclass(frozen=True)
+class MethodFacts:
     """A method's menu, its frontier (thinned; `points` counts all) and its choices; `note` says why there is no frontier."""
 
     method: str
@@ -73,25 +71,26 @@ class MethodFacts(Record):
     note: str | None = None
 
 
-class CurveFacts(Record):
-    """A recovery curve: epochs trained, and the held-out score, None where it was not finite."""
+@dataclass(frozen=True)
+class CurveFacts:
+    """How a variant recovered: epochs trained, and the held-out score, None where it was not finite."""
 
-    method: str
-    budget: str
-    label: str
+    variant: Variant
     epochs: tuple[float, ...]
     scores: tuple[float | None, ...]
     seconds: float
 
 
-class CostFacts(Record):
+@dataclass(frozen=True)
+class CostFacts:
     """What a method's tables cost."""
 
     method: str
-    cost: CostRecord
+    cost: TableCost
 
 
-class ReasonFacts(Record):
+@dataclass(frozen=True)
+class ReasonFacts:
     """One reason and how many ranges it keeps off the menu: by a rule of the plan, by latency, or because measuring failed."""
 
     kind: ReasonKind
@@ -100,10 +99,10 @@ class ReasonFacts(Record):
     examples: tuple[str, ...]
 
 
-class RunFacts(Record):
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
     """Everything that a report shows of one run."""
 
-    schema_version: Literal[1] = 1
     name: str
     directory: str
     method: str
@@ -114,9 +113,9 @@ class RunFacts(Record):
     fixed_ms: float | None
     scale: float | None
     """What the latencies of single layers were multiplied by."""
-    original_score: ScoreRecord | None
-    latency_setting: dict[str, Scalar]
-    importance_setting: dict[str, Scalar]
+    original_score: Score | None
+    latency_setting: Mapping[str, Scalar]
+    importance_setting: Mapping[str, Scalar]
     methods: tuple[MethodFacts, ...]
     results: tuple[Report, ...]
     headline: int | None

@@ -12,16 +12,16 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 from layermerge import __version__
 from layermerge.errors import ArtifactError
-from layermerge.files import text_writer, write_files
+from layermerge.files import plain, text_writer, write_files
 from layermerge.reporting.fact_records import RunFacts
 from layermerge.reporting.facts import gather
 
-REPORT = "report.html"
 _SCRIPTS = ("drawing.js", "choices.js", "diagram.js", "sections.js", "page.js")
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
@@ -37,7 +37,7 @@ def write_page(runs: Sequence[RunFacts], path: str | Path) -> Path:
     """Writes the page of facts that were gathered already."""
     target = Path(path)
     names = Counter(run.name for run in runs)
-    told_apart = [run.model_copy(update={"name": run.directory}) if names[run.name] > 1 else run for run in runs]
+    told_apart = [replace(run, name=run.directory) if names[run.name] > 1 else run for run in runs]
     write_files({target: text_writer(page_text(told_apart))})
     return target
 
@@ -57,7 +57,7 @@ def page_text(runs: Sequence[RunFacts]) -> str:
 
 def _island(runs: Sequence[RunFacts]) -> str:
     """JSON that may stand in a script element: no `<` that could end it, no number that JSON does not have."""
-    document = [json.loads(run.model_dump_json()) for run in runs]
+    document = [plain(run) for run in runs]
     text = json.dumps(document, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 

@@ -7,18 +7,18 @@ state shared with the caller's own matplotlib.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, groupby, product
 from pathlib import Path
 from typing import Any
 
-from layermerge.errors import PlotError
+from layermerge.errors import PlotError, require_package
 from layermerge.files import write_files
+from layermerge.runs.records import CONTROL, Report
 
 # Okabe and Ito, without the yellow that white paper swallows.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -49,17 +49,41 @@ class MethodPoint:
     score: float
     low: float | None = None
     high: float | None = None
+    control: bool = False
+    """Whether it is the untouched network, fine-tuned or not: what the methods are compared with."""
+
+    @staticmethod
+    def of(report: Report) -> MethodPoint:
+        score, control = report.score, report.method == CONTROL
+        return MethodPoint(
+            "original, fine-tuned" if control else report.method,
+            report.budget,
+            report.measured_ms,
+            report.original_ms,
+            score.scale * score.value,
+            None if score.low is None else score.scale * score.low,
+            None if score.high is None else score.scale * score.high,
+            control,
+        )
+
+
+@dataclass(frozen=True)
+class RecoveryCurve:
+    """(epoch, score) pairs of one method at one budget."""
+
+    method: str
+    budget: str
+    points: tuple[tuple[float, float], ...]
 
     @property
-    def control(self) -> bool:
-        """Whether it is the untouched network, fine-tuned or not: what the methods are compared with."""
-        return self.method.startswith("original")
+    def name(self) -> str:
+        return f"{self.method} {self.budget}"
 
 
 def plot_accuracy(points: Sequence[MethodPoint], path: str | Path, *, score: str = "accuracy (%)") -> Path:
     """Draws the score against the measured latency, a line for each method, the speed-up on the top axis.
 
-    Points of methods whose name begins with "original" are controls: a marker of their own and a dashed line across.
+    Controls have a marker of their own and a dashed line across.
     """
     if not points:
         raise PlotError("there is nothing to draw: no points were given")
@@ -81,23 +105,17 @@ def plot_accuracy(points: Sequence[MethodPoint], path: str | Path, *, score: str
     return Path(path)
 
 
-def plot_recovery(
-    curves: Mapping[str, Sequence[tuple[float, float]]],
-    path: str | Path,
-    *,
-    score: str = "accuracy (%)",
-    family: Callable[[str], str] = str,
-) -> Path:
-    """Draws how the score comes back while the networks are fine-tuned: (epoch, score) pairs by name.
+def plot_recovery(curves: Sequence[RecoveryCurve], path: str | Path, *, score: str = "accuracy (%)") -> Path:
+    """Draws how the score comes back while the networks are fine-tuned.
 
-    Curves of one family share colour and marker, and differ by their lines; by default each is a family of its own.
+    Curves of one method share colour and marker, and differ by their lines.
     """
-    if not curves or not all(curves.values()):
-        empty = next((f"curve '{name}' has no point" for name, curve in curves.items() if not curve), "no curves given")
+    if not curves or not all(curve.points for curve in curves):
+        empty = next((f"curve '{curve.name}' has no point" for curve in curves if not curve.points), "no curves given")
         raise PlotError(f"there is nothing to draw: {empty}; leave it out")
     with picture(path) as axes:
-        for (name, curve), (colour, marker, line) in zip(curves.items(), _looks(curves, family), strict=True):
-            epochs, scores = zip(*curve, strict=True)
+        for curve, (colour, marker, line) in zip(curves, _looks([curve.method for curve in curves]), strict=True):
+            epochs, scores = zip(*curve.points, strict=True)
             # The last point is what counts; a marker at each would hide the curves.
             axes.plot(
                 epochs,
@@ -109,7 +127,7 @@ def plot_recovery(
                 markeredgecolor="white",
                 linestyle=line,
                 linewidth=1.6,
-                label=name,
+                label=curve.name,
             )
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("epoch of fine-tuning")
@@ -136,14 +154,9 @@ def picture(path: str | Path, *, width: float = 8.0, height: float = 4.6, panels
 
 
 def _matplotlib() -> Any:
-    try:
-        for name in ("matplotlib.figure", "matplotlib.backends.backend_agg"):
-            importlib.import_module(name)
-        return importlib.import_module("matplotlib")
-    except ImportError as error:
-        raise PlotError(
-            "pictures need matplotlib, which is not installed; try: pip install 'layermerge[plots]'"
-        ) from error
+    for name in ("matplotlib.figure", "matplotlib.backends.backend_agg"):
+        require_package(name, "a picture", "layermerge[plots]")
+    return require_package("matplotlib", "a picture", "layermerge[plots]")
 
 
 def styles() -> Iterator[tuple[str, str, str]]:
@@ -152,13 +165,13 @@ def styles() -> Iterator[tuple[str, str, str]]:
     return cycle((colour, marker, line) for line, (colour, marker) in looks)
 
 
-def _looks(names: Iterable[str], family: Callable[[str], str]) -> Iterator[tuple[str, str, str]]:
-    families = dict(zip(dict.fromkeys(map(family, names)), styles(), strict=False))
+def _looks(methods: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    families = dict(zip(dict.fromkeys(methods), styles(), strict=False))
     seen: Counter[str] = Counter()
-    for name in names:
-        colour, marker, line = families[family(name)]
-        yield colour, marker, _LINES[(_LINES.index(line) + seen[family(name)]) % len(_LINES)]
-        seen[family(name)] += 1
+    for method in methods:
+        colour, marker, line = families[method]
+        yield colour, marker, _LINES[(_LINES.index(line) + seen[method]) % len(_LINES)]
+        seen[method] += 1
 
 
 def _legend(axes: Any) -> None:

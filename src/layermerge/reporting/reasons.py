@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from layermerge.planning.plan import Plan
 from layermerge.reporting.fact_records import ReasonFacts, ReasonKind
-from layermerge.runs.plan_file import PlanFile
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Table
 from layermerge.tables.workload_clock import WHOLE
@@ -19,12 +19,12 @@ _NAMES = re.compile(r"'[^']*'")
 _NUMBERS = re.compile(r"\d+(\.\d+)? ms")
 
 
-def group_reasons(record: PlanFile, latency: LatencyTable | None, importance: Table | None) -> tuple[ReasonFacts, ...]:
+def group_reasons(plan: Plan, latency: LatencyTable | None, importance: Table | None) -> tuple[ReasonFacts, ...]:
     """All reasons that the files of a run give."""
-    names = [layer.name for layer in record.layers]
-    ranges = {entry.key: _range(names, entry.start, entry.end) for entry in record.candidates}
+    names = [layer.name for layer in plan.layers]
+    ranges = {entry.key: _range(names, entry.start, entry.end) for entry in plan.candidates}
     found: list[tuple[ReasonKind, str, str]] = [
-        ("rule", entry.reason, _range(names, entry.start, entry.end)) for entry in record.rejections
+        ("rule", entry.reason, _range(names, entry.start, entry.end)) for entry in plan.rejections
     ]
     for row in importance.rows.values() if importance else ():
         if row.status != "ok":
@@ -44,8 +44,7 @@ def grouped(found: Iterable[tuple[ReasonKind, str, str]]) -> tuple[ReasonFacts, 
         groups.setdefault((kind, alike), []).append(example)
     ordered = sorted(groups.items(), key=lambda group: (("rule", "slow", "failed").index(group[0][0]), -len(group[1])))
     return tuple(
-        ReasonFacts(kind=kind, reason=alike, count=len(examples), examples=tuple(examples[:_EXAMPLES]))
-        for (kind, alike), examples in ordered
+        ReasonFacts(kind, alike, len(examples), tuple(examples[:_EXAMPLES])) for (kind, alike), examples in ordered
     )
 
 

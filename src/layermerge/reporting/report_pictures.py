@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from layermerge.reporting.fact_records import MethodFacts, RunFacts
-from layermerge.reporting.plots import MethodPoint, picture, plot_accuracy, plot_recovery, styles
-from layermerge.runs.results import Report
+from layermerge.reporting.plots import MethodPoint, RecoveryCurve, picture, plot_accuracy, plot_recovery, styles
 
 _SUFFIXES = (".png", ".svg")
 
@@ -29,10 +28,10 @@ def write_pictures(runs: Sequence[RunFacts], page: Path) -> list[Path]:
 
 def _draw(run: RunFacts, directory: Path, stem: str, suffix: str) -> list[Path]:
     written = []
-    labels = Counter(report.label for report in run.results) + Counter(curve.label for curve in run.curves)
+    labels = Counter(report.label for report in run.results) + Counter(curve.variant.label for curve in run.curves)
     label = labels.most_common(1)[0][0] if labels else ""
     shown = [report for report in run.results if report.label == label and math.isfinite(report.score.value)]
-    if points := [_point(report) for report in shown]:
+    if points := [MethodPoint.of(report) for report in shown]:
         place = directory / f"{stem}-accuracy{suffix}"
         written.append(plot_accuracy(points, place, score=run.results[0].score.title))
     if methods := [method for method in run.methods if method.frontier]:
@@ -41,31 +40,17 @@ def _draw(run: RunFacts, directory: Path, stem: str, suffix: str) -> list[Path]:
     if curves := _curves(run, label, 100.0 if share else 1.0):
         title = "held-out score (%)" if share else "held-out score"
         place = directory / f"{stem}-recovery{suffix}"
-        written.append(plot_recovery(curves, place, score=title, family=lambda name: name.rpartition(" ")[0]))
+        written.append(plot_recovery(curves, place, score=title))
     return written
 
 
-def _point(report: Report) -> MethodPoint:
-    score = report.score
-    bounded = score.low is not None and score.high is not None
-    return MethodPoint(
-        "original, fine-tuned" if report.method == "original" else report.method,
-        report.budget,
-        report.measured_ms,
-        report.original_ms,
-        score.scale * score.value,
-        score.scale * (score.low or 0.0) if bounded else None,
-        score.scale * (score.high or 0.0) if bounded else None,
-    )
-
-
-def _curves(run: RunFacts, label: str, scale: float) -> dict[str, list[tuple[float, float]]]:
-    curves = {}
+def _curves(run: RunFacts, label: str, scale: float) -> list[RecoveryCurve]:
+    curves = []
     for curve in run.curves:
         pairs = zip(curve.epochs, curve.scores, strict=True)
-        points = [(epoch, scale * score) for epoch, score in pairs if score is not None]
-        if curve.label == label and points:
-            curves[f"{curve.method} {curve.budget}"] = points
+        points = tuple((epoch, scale * score) for epoch, score in pairs if score is not None)
+        if curve.variant.label == label and points:
+            curves.append(RecoveryCurve(curve.variant.method, curve.variant.budget, points))
     return curves
 
 
@@ -74,13 +59,13 @@ def _plot_frontiers(methods: Sequence[MethodFacts], original_ms: float, path: Pa
     with picture(path, width=max(8.0, 4.0 * len(methods)), height=4.0, panels=len(methods)) as drawn:
         panels = drawn if isinstance(drawn, list) else [drawn]
         for axes, method, (colour, marker, _) in zip(panels, methods, styles(), strict=False):
-            inside = [point for point in method.frontier if point.latency_ms <= original_ms * 1.0001]
+            inside = [each.point for each in method.frontier if each.point.latency_ms <= original_ms * 1.0001]
             latencies, sums = [point.latency_ms for point in inside], [point.importance for point in inside]
             axes.step(latencies, sums, where="post", color=colour, linewidth=1.6)
-            chosen = method.choices
+            chosen = [each.choice.solution for each in method.choices]
             axes.plot(
-                [choice.predicted_ms for choice in chosen],
-                [choice.importance for choice in chosen],
+                [solution.latency_ms for solution in chosen],
+                [solution.importance for solution in chosen],
                 color=colour,
                 marker=marker,
                 linestyle="none",

@@ -1,117 +1,241 @@
-"""A run directory: one file for each stage's result, so that every verb can go on where another stopped, or elsewhere.
+"""The run directory: the only place that knows which file is where. Every artifact has a typed way in and out.
 
-`plan.json` and `original.onnx` are all that a device needs to measure its latency table; the table file comes back.
+    RUN/recipe.yaml, plan.json, original.onnx, original.json, latency.jsonl, importance.jsonl, report.html
+    RUN/METHOD/BUDGET/choice.json, channels.json
+    RUN/METHOD/BUDGET/LABEL/variant.json, result.json, model.onnx, what `finetune` and `save` write, and unmerged/
+
+Names of folders are for people: which method, budget and label a file belongs to is said in the file.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch import nn
-
-from layermerge.files import read_document, document_text, text_writer, write_files
-from layermerge.runs.plan_file import PlanFile
 from layermerge.errors import ArtifactError
-from layermerge.runtimes.exporting import for_serving, write_onnx
+from layermerge.files import digest, document_text, read_document, text_writer, write_document, write_files
 from layermerge.planning.plan import Plan
-from layermerge.runtimes.base import Pass, Runtime
-from layermerge.errors import RuntimeUnavailable
-from layermerge.solving.frontier import Frontier
-from layermerge.solving.solve import Objective, solve
-from layermerge.surgery.merge import merge
-from layermerge.surgery.rewrite import rewrite
-from layermerge.tables.latency import LatencyJob, LatencyTable
+from layermerge.runs.plan_file import PlanFile
+from layermerge.runs.records import ChannelShare, Choice, OriginalScore, Report, SavedNetwork, Variant
+from layermerge.runtimes.exporting import for_serving, write_onnx
+from layermerge.surgery.merge import MergedModule
+from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Table
-from layermerge.tables.workloads import Workload, workload_of, workload_record, workloads_of
+from layermerge.tables.workloads import Workload
 from layermerge.tracing.capture import Inputs
-from layermerge.tracing.trace import Trace
-
-PLAN, ORIGINAL = "plan.json", "original.onnx"
-LATENCY, IMPORTANCE, FRONTIER = "latency.jsonl", "importance.jsonl", "frontier.json"
-
-
-def write_plan(directory: Path, trace: Trace, plan: Plan, *, with_weights: bool = False) -> None:
-    """Writes the plan and the untouched network, norms folded; its weights are random numbers unless asked for."""
-    workloads = {key: None if workload is None else workload_record(workload) for key, workload in workloads_of(trace, plan).items()}
-    record = plan_record(trace.structure, trace.inputs, plan.candidates)
-    rejections = tuple(
-        RejectionRecord(start=one.start, end=one.end, reason=one.reason)
-        for one in plan.rejections
-        if not one.topological
-    )
-    facts = {"method": plan.method, "rules": plan.rules, "workloads": workloads, "rejections": rejections}
-    record = record.model_copy(update=facts)
-    served = for_serving(merge(rewrite(trace, [])))
-    if not with_weights:
-        _forget_weights(served)
-    write_files(
-        {
-            directory / PLAN: text_writer(document_text(record)),
-            directory / ORIGINAL: lambda path: write_onnx(served, path, trace.inputs),
-        }
-    )
+from layermerge.tracing.fingerprint import fingerprint
+from layermerge.tracing.structure import Structure
+from layermerge.tuning.recovery import Epoch, read_recovery
+from layermerge.tuning.recovery import JSONL as RECOVERY
 
 
-def _forget_weights(module: nn.Module) -> None:
-    """Random weights that keep activations in range: numbers that vanish or overflow are slow, and would spoil the clock."""
-    for parameter in module.parameters():
-        if parameter.dim() > 1:
-            nn.init.kaiming_normal_(parameter)
-        else:
-            nn.init.normal_(parameter, std=0.1)
+@dataclass(frozen=True)
+class NetworkDirectory:
+    """A saved network: what `save` writes and `load` reads. The three files belong together."""
+
+    path: Path
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def solution(self) -> Path:
+        return self.path / "solution.json"
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def holds_network(self) -> bool:
+        return self.solution.is_file() and self.weights.is_file()
+
+    def read_plan(self) -> PlanFile:
+        return read_document(self.plan, PlanFile)
+
+    def read_solution(self) -> SavedNetwork:
+        return read_document(self.solution, SavedNetwork)
 
 
-def read_plan(directory: Path) -> tuple[PlanFile, Plan]:
-    record = read_document(directory / PLAN, PlanFile)
-    return record, plan_of(record)
+@dataclass(frozen=True)
+class VariantDirectory(NetworkDirectory):
+    """One way of fine-tuning one choice: the training under way, the merged network, the file to serve, its figures."""
+
+    @property
+    def variant(self) -> Path:
+        return self.path / "variant.json"
+
+    @property
+    def exported(self) -> Path:
+        return self.path / "model.onnx"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def unmerged(self) -> NetworkDirectory:
+        """The fine-tuned network before it was merged."""
+        return NetworkDirectory(self.path / "unmerged")
+
+    def second_stage(self, method: str) -> RunDirectory:
+        """Where a method of two stages goes on from this network."""
+        return RunDirectory(self.path / f"then-{method}")
+
+    def read_variant(self) -> Variant:
+        return read_document(self.variant, Variant)
+
+    def read_result(self) -> Report | None:
+        return read_document(self.result, Report) if self.result.is_file() else None
+
+    def read_recovery(self) -> list[Epoch]:
+        return read_recovery(self.path) if (self.path / RECOVERY).is_file() else []
 
 
-def measure_run(directory: Path, runtime: Runtime, batch: int, name: str = LATENCY) -> LatencyTable:
-    """Measures the latency table of a run from its files alone: neither the model's code nor its weights are needed."""
-    record, plan = read_plan(directory)
-    if not record.workloads:
+@dataclass(frozen=True)
+class RunDirectory(NetworkDirectory):
+    """A run: its recipe, its plan and tables, and below them what was chosen and what came of it."""
+
+    @property
+    def recipe(self) -> Path:
+        return self.path / "recipe.yaml"
+
+    @property
+    def original(self) -> Path:
+        """The untouched network, norms folded, as a file."""
+        return self.path / "original.onnx"
+
+    @property
+    def original_score(self) -> Path:
+        return self.path / "original.json"
+
+    @property
+    def latency(self) -> Path:
+        return self.path / "latency.jsonl"
+
+    @property
+    def importance(self) -> Path:
+        return self.path / "importance.jsonl"
+
+    @property
+    def page(self) -> Path:
+        return self.path / "report.html"
+
+    def comparison(self, label: str, suffix: str) -> Path:
+        return self.path / f"comparison-{label}{suffix}"
+
+    def picture(self, kind: str, label: str, suffix: str) -> Path:
+        return self.path / f"{kind}-{label}{suffix}"
+
+    # -- below it
+
+    def choice(self, method: str, budget: str) -> Path:
+        return self._chosen(method, budget) / "choice.json"
+
+    def channels(self, budget: str) -> Path:
+        return self._chosen("channels", budget) / "channels.json"
+
+    def variant(self, method: str, budget: str, label: str) -> VariantDirectory:
+        return VariantDirectory(self._chosen(method, budget) / label)
+
+    def choices(self) -> list[Choice]:
+        """All that were made, in the order of their folders."""
+        return [read_document(path, Choice) for path in sorted(self.path.glob("*/*/choice.json"))]
+
+    def variants(self) -> Iterator[VariantDirectory]:
+        """All that fine-tuning began with, finished or not."""
+        for path in sorted(self.path.glob("*/*/*/variant.json")):
+            yield VariantDirectory(path.parent)
+
+    def _chosen(self, method: str, budget: str) -> Path:
+        return self.path / method / budget.strip().replace("%", "pct")
+
+    # -- plan and tables
+
+    def write_plan(
+        self,
+        structure: Structure,
+        inputs: Inputs,
+        plan: Plan,
+        workloads: dict[str, Workload | None],
+        untouched: MergedModule,
+    ) -> PlanFile:
+        """Writes the plan and the untouched network beside it; the plan says which file that is."""
+        described = PlanFile.of(structure, inputs, plan, workloads)
+        exported: dict[str, str] = {}
+
+        def write_original(path: Path) -> None:
+            write_onnx(for_serving(untouched), path, inputs)
+            exported["digest"] = digest(path.read_bytes())
+
+        def write_described(path: Path) -> None:
+            path.write_text(document_text(replace(described, original=exported["digest"])), encoding="utf-8")
+
+        write_files({self.original: write_original, self.plan: write_described})
+        return self.read_plan()
+
+    def known_plan(self) -> PlanFile | None:
+        return self.read_plan() if self.plan.is_file() else None
+
+    def require_original(self, plan: PlanFile) -> Path:
+        """The untouched network's file, which must be the one that the plan was written with."""
+        if not self.original.is_file():
+            raise ArtifactError(f"'{self.original}' does not exist; copy it along with '{self.plan.name}'")
+        if plan.original != digest(self.original.read_bytes()):
+            raise ArtifactError(
+                f"'{self.original}' is not the network that '{self.plan}' was written with; copy both, or plan again"
+            )
+        return self.original
+
+    def read_latency(self, plan: PlanFile | None = None) -> LatencyTable:
+        known = plan or self.read_plan()
+        if missing := [candidate.key for candidate in known.candidates if candidate.key not in known.workloads]:
+            raise ArtifactError(f"'{self.plan}' does not list the workload of candidate '{missing[0]}'; plan again")
+        return LatencyTable(known.plan, known.workloads, self._table(self.latency, known))
+
+    def read_importance(self, plan: PlanFile | None = None) -> Table:
+        return self._table(self.importance, plan or self.read_plan())
+
+    def _table(self, path: Path, plan: PlanFile) -> Table:
+        table = Table.read(path)
+        if table.provenance.get("network", plan.fingerprint) != plan.fingerprint:
+            raise ArtifactError(f"'{path}' was measured for another network than '{self.plan}'")
+        return table
+
+    def require_same_network(self, structure: Structure, inputs: Inputs, name: str) -> None:
+        """Refuses to go on with the plan and tables of another network, or of another input size."""
+        known = self.known_plan()
+        if known is None or known.fingerprint == fingerprint(structure):
+            return
+        own = PlanFile.of(structure, inputs, Plan(structure.layers, (), (), known.rules, known.method))
+        there, here = (" and ".join("x".join(map(str, shape)) for shape in each.shapes) for each in (known, own))
+        sizes = f" (traced with {there} there, {here} now)" if there != here else ""
         raise ArtifactError(
-            f"'{directory / PLAN}' lists no workloads; write it with: layermerge plan MODEL --run-dir {directory}"
+            f"'{self.path}' holds the run of another network than this {name}{sizes}; give another run directory"
         )
-    if not runtime.reads_onnx:
-        raise RuntimeUnavailable(
-            f"runtime '{runtime.name}' does not read ONNX files; measure it from Python, where the model is"
-        )
-    original = directory / ORIGINAL
-    if not original.is_file():
-        raise ArtifactError(f"'{original}' does not exist; copy it along with '{PLAN}'")
 
-    def whole() -> Pass:
-        return runtime.prepare_file(original, Inputs.of(example_inputs(record)).resized(batch))
+    # -- small records that are made once
 
-    return LatencyJob(plan, _workloads(record, plan, directory), record.fingerprint, whole).run(
-        runtime, batch, directory / name
-    )
+    def known_choice(self, method: str, budget: str, stamp: str) -> Choice | None:
+        path = self.choice(method, budget)
+        known = read_document(path, Choice) if path.is_file() else None
+        return known if known is not None and known.stamp == stamp else None
 
+    def known_channels(self, budget: str, stamp: str) -> ChannelShare | None:
+        path = self.channels(budget)
+        known = read_document(path, ChannelShare) if path.is_file() else None
+        return known if known is not None and known.stamp == stamp else None
 
-def _workloads(record: PlanFile, plan: Plan, directory: Path) -> dict[str, Workload | None]:
-    missing = [candidate.key for candidate in plan.candidates if candidate.key not in record.workloads]
-    if missing:
-        raise ArtifactError(f"'{directory / PLAN}' does not list the workload of candidate '{missing[0]}'; write it again")
-    return {key: None if workload is None else workload_of(workload) for key, workload in record.workloads.items()}
+    def known_score(self, stamp: str | None = None) -> OriginalScore | None:
+        known = read_document(self.original_score, OriginalScore) if self.original_score.is_file() else None
+        return known if known is not None and stamp in (None, known.stamp) else None
 
+    def write_choice(self, choice: Choice) -> None:
+        write_document(self.choice(choice.method, choice.budget), choice)
 
-def solve_run(directory: Path, objective: Objective, tick_ms: float | None) -> Frontier:
-    """Solves a run from its tables, and writes the frontier beside them."""
-    latency = read_latency(directory)
-    importance = Table.read(directory / IMPORTANCE)
-    if importance.provenance.get("network", latency.table.provenance["network"]) != latency.table.provenance["network"]:
-        raise ArtifactError(f"'{directory / IMPORTANCE}' was measured for another network than '{directory / LATENCY}'")
-    frontier = solve(latency.plan, latency, importance, objective=objective, tick_ms=tick_ms)
-    write_files({directory / FRONTIER: text_writer(json.dumps(frontier.to_document()) + "\n")})
-    return frontier
-
-
-def read_latency(directory: Path, name: str = LATENCY) -> LatencyTable:
-    record, plan = read_plan(directory)
-    workloads = _workloads(record, plan, directory)
-    table = Table.read(directory / name)
-    if table.provenance.get("network") != record.fingerprint:
-        raise ArtifactError(f"'{directory / name}' was measured for another network than '{directory / PLAN}'")
-    return LatencyTable(plan, workloads, table)
+    def write_result(self, place: VariantDirectory, report: Report, score: OriginalScore) -> None:
+        """With the original's score, on which the first result rests."""
+        texts = {self.original_score: document_text(score), place.result: document_text(report)}
+        write_files({path: text_writer(text) for path, text in texts.items()})

@@ -1,128 +1,127 @@
-"""Methods by name: LayerMerge, what it is compared with, and the control that every accuracy is compared with.
+"""Methods by name: LayerMerge, the baselines it is compared with, and the control that every accuracy is compared with.
 
-Each takes a `Run` and a budget and gives a `Result`; all are fine-tuned by the same recipe and measured in the same way.
-Methods of two stages spend half of the epochs on each.
+Each is a function from a `Context` and a budget to a `Result`; all are fine-tuned by the same recipe and measured in the same
+way. Methods of two stages spend half of the epochs on each.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
-from layermerge.files import Record, read_document, document_text, text_writer, weights_digest, write_files
 from layermerge.baselines.channel_pruning import prune_channels, prune_to_latency
 from layermerge.baselines.student import make_student
 from layermerge.errors import PlanError
-from layermerge.planning.plan import METHODS
+from layermerge.files import weights_digest, write_document
+from layermerge.planning.plan import METHODS as MENUS
+from layermerge.runs.context import Context, open_context
+from layermerge.runs.records import CONTROL, ChannelShare, Result, Variant
 from layermerge.runs.recipe import Settings
+from layermerge.runs.steps import choose, finish, original_ms, score_original, variant_of
 from layermerge.solving.budget import budget_ms
-from layermerge.runs.steps import Result, Run, Variant
-from layermerge.surgery.rewrite import rewrite
+from layermerge.surgery.rewrite import RewrittenModule, rewrite
 from layermerge.tracing.trace import trace
 from layermerge.tuning.recipe import Distillation, Recipe
 
-CONTROL = "original"
-"""The network as it came, fine-tuned as long as the others."""
 
-
-def run_method(run: Run, method: str, budget: str) -> Result:
-    """Compresses the run's network by a method to a budget."""
+def run_method(context: Context, method: str, budget: str) -> Result:
+    """Compresses the network by a method to a budget."""
     require_known(method, budget)
-    _ = run.original_score  # quick, and the first to notice data that do not fit the network
-    return run.compress(method, budget) if method in METHODS else _PROCEDURES[method](run, budget)
+    score_original(context)  # quick, and the first to notice data that do not fit the network
+    return METHODS[method](context, budget)
 
 
 def require_known(method: str, budget: str) -> None:
     """Refuses a method that does not exist or a budget that cannot be read, before anything is measured."""
-    if method not in method_names():
-        raise PlanError(f"unknown method '{method}'; choose one of {', '.join(method_names())}")
+    if method not in METHODS:
+        raise PlanError(f"unknown method '{method}'; choose one of {', '.join(METHODS)}")
     budget_ms(budget, 1.0)
 
 
-def method_names() -> list[str]:
-    return [*METHODS, *_PROCEDURES]
-
-
-def run_control(run: Run) -> Result:
+def run_control(context: Context) -> Result:
     """Fine-tunes the original network as long as the compressed ones."""
-    whole = run.original_ms
-    variant = Variant(rewrite(run.trace, []), CONTROL, "100%", whole, chosen_ms=whole)
-    return run.finish(variant, run.settings.finetune)
+    return finish(context, control_of(context), rewrite(context.trace, []), context.settings.finetune)
 
 
-def _sequential(run: Run, budget: str) -> Result:
+def control_of(context: Context) -> Variant:
+    whole = original_ms(context)
+    return Variant(method=CONTROL, budget="100%", label=context.settings.label, budget_ms=whole, chosen_ms=whole)
+
+
+def _solved(menu: str, context: Context, budget: str) -> Result:
+    """A method that solves over the network's own tables."""
+    choice = choose(context, menu, budget)
+    net = rewrite(context.trace, choice.solution.candidates)
+    result = finish(context, variant_of(context, choice), net, context.settings.finetune)
+    return replace(result, solution=choice.solution)
+
+
+def _sequential(context: Context, budget: str) -> Result:
     """Depth to a first budget, then LayerOnly on its merged network to what is left of the budget."""
-    first = _half(run).compress("depth", _first_budget(run, budget))
-    return _second_stage(run, first, "layeronly", "sequential", budget)
+    half = _half(context)
+    choice = choose(half, "depth", _first_budget(context, budget))
+    variant = replace(variant_of(half, choice), first_of_two=True)
+    first = finish(half, variant, rewrite(half.trace, choice.solution.candidates), half.settings.finetune)
+    return _second_stage(context, first, "layeronly", "sequential", budget)
 
 
-def _channels(run: Run, budget: str) -> Result:
-    return run.finish(_pruned(run, "channels", budget), run.settings.finetune)
+def _channels(context: Context, budget: str) -> Result:
+    return finish(context, *_pruned(context, "channels", budget), context.settings.finetune)
 
 
-def _channels_then(method: str) -> Callable[[Run, str], Result]:
+def _channels_then(method: str, context: Context, budget: str) -> Result:
     """Channel pruning to a first budget, then a method to what is left of the budget."""
-
-    def procedure(run: Run, budget: str) -> Result:
-        half = _half(run)
-        first = half.finish(_pruned(half, "channels", _first_budget(run, budget)), half.settings.finetune)
-        return _second_stage(run, first, method, f"channels+{method}", budget)
-
-    return procedure
+    half = _half(context)
+    variant, net = _pruned(half, "channels", _first_budget(context, budget))
+    first = finish(half, replace(variant, first_of_two=True), net, half.settings.finetune)
+    return _second_stage(context, first, method, f"channels+{method}", budget)
 
 
-def _student(run: Run, budget: str) -> Result:
+def _student(context: Context, budget: str) -> Result:
     """A narrower network of the same kind, trained from scratch by distillation for the same epochs."""
-    pruned = _pruned(run, "student", budget)
-    fresh = make_student(pruned.net, run.settings.finetune.seed)
-    recipe = run.settings.finetune
+    recipe = context.settings.finetune
+    variant, narrow = _pruned(context, "student", budget)
     if recipe.distill is None:
         recipe = recipe.model_copy(update={"distill": Distillation()})
-    net = rewrite(trace(fresh, run.inputs), [])
-    return run.finish(Variant(net, "student", budget, pruned.budget_ms, chosen_ms=pruned.chosen_ms), recipe)
+    fresh = rewrite(trace(make_student(narrow, recipe.seed), context.inputs), [])
+    return finish(context, variant, fresh, recipe)
 
 
-class PrunedRecord(Record):
-    """channels.json: the share of channels whose removal was measured to keep a budget."""
-
-    stamp: str
-    ratio: float
-    measured_ms: float
-
-
-def _pruned(run: Run, method: str, budget: str) -> Variant:
+def _pruned(context: Context, method: str, budget: str) -> tuple[Variant, RewrittenModule]:
     """The network with fewer channels; how many fewer is measured once, then read."""
-    path = run.place("channels", budget) / "channels.json"
-    stamp = weights_digest(run.trace.module)
-    record = read_document(path, PrunedRecord) if path.is_file() else None
-    if record is None or record.stamp != stamp:
+    stamp, whole_ms = weights_digest(context.trace.module), original_ms(context)
+    share = context.directory.known_channels(budget, stamp)
+    if share is None:
         found = prune_to_latency(
-            run.model,
-            run.inputs,
+            context.model,
+            context.inputs,
             budget,
-            runtime=run.runtime,
-            original_ms=run.original_ms,
-            batch_size=run.settings.batch_size,
+            runtime=context.runtime,
+            original_ms=whole_ms,
+            batch_size=context.settings.batch_size,
         )
-        record = PrunedRecord(stamp=stamp, ratio=found.ratio, measured_ms=found.measured_ms)
-        write_files({path: text_writer(document_text(record))})
-    net = rewrite(trace(prune_channels(run.model, run.inputs, record.ratio), run.inputs), [])
-    return Variant(net, method, budget, budget_ms(budget, run.original_ms), chosen_ms=record.measured_ms)
+        share = ChannelShare(stamp, found.ratio, found.measured_ms)
+        write_document(context.directory.channels(budget), share)
+    net = rewrite(trace(prune_channels(context.model, context.inputs, share.ratio), context.inputs), [])
+    allowed = budget_ms(budget, whole_ms)
+    label = context.settings.label
+    return Variant(method=method, budget=budget, label=label, budget_ms=allowed, chosen_ms=share.measured_ms), net
 
 
-def _first_budget(run: Run, budget: str) -> str:
+def _first_budget(context: Context, budget: str) -> str:
     """Where the recipe does not say: the geometric mean of all and the budget."""
-    share = budget_ms(budget, run.original_ms) / run.original_ms
-    return run.settings.first_budget or f"{100 * math.sqrt(min(share, 1.0)):.2f}%"
+    whole = original_ms(context)
+    share = budget_ms(budget, whole) / whole
+    return context.settings.first_budget or f"{100 * math.sqrt(min(share, 1.0)):.2f}%"
 
 
-def _half(run: Run) -> Run:
-    """The same run with half the epochs, under a label of its own."""
-    settings = run.settings
-    halved = settings.model_copy(
-        update={"finetune": half_of(settings.finetune), "label": f"{settings.label}-half"},
-    )
-    return Run(run.model, run.task, run.directory, halved, run.teacher)
+def _half(context: Context) -> Context:
+    """The same with half the epochs, under a label of its own."""
+    settings = context.settings
+    changes = {"finetune": half_of(settings.finetune), "label": f"{settings.label}-half"}
+    return context.with_settings(settings.model_copy(update=changes))
 
 
 def half_of(recipe: Recipe) -> Recipe:
@@ -132,21 +131,22 @@ def half_of(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"steps": max(1, (recipe.steps or 1) // 2)})
 
 
-def _second_stage(run: Run, first: Result, method: str, name: str, budget: str) -> Result:
+def _second_stage(context: Context, first: Result, method: str, name: str, budget: str) -> Result:
     """Traces the first stage's merged network again, and compresses that; figures are those of the whole way."""
-    share = budget_ms(budget, run.original_ms) / first.report.measured_ms
-    directory = first.directory / f"then-{method}"
-    second = Run(first.module, run.task, directory, _bounded(run.settings), run.teacher)
-    met, cost = second.choose(method, f"{100 * min(share, 1.0):.4f}%")
+    report, allowed = first.report, budget_ms(budget, original_ms(context))
+    place = context.directory.variant(report.method, report.budget, report.label).second_stage(method)
+    second = open_context(first.module, context.task, place.path, _bounded(context.settings), context.teacher)
+    choice = choose(second, method, f"{100 * min(allowed / report.measured_ms, 1.0):.4f}%")
     variant = Variant(
-        rewrite(second.trace, met.candidates),
-        name,
-        budget,
-        budget_ms(budget, run.original_ms),
-        chosen_ms=(met.measured_ms or 0.0) / second.original_ms * first.report.measured_ms,
-        cost=cost + first.report.cost,
+        method=name,
+        budget=budget,
+        label=context.settings.label,
+        budget_ms=allowed,
+        chosen_ms=(choice.solution.measured_ms or 0.0) / choice.original_ms * report.measured_ms,
+        cost=choice.cost + report.cost,
     )
-    return run.finish(variant, half_of(second.settings.finetune))
+    net = rewrite(second.trace, choice.solution.candidates)
+    return finish(context, variant, net, half_of(second.settings.finetune))
 
 
 def _bounded(settings: Settings) -> Settings:
@@ -160,9 +160,10 @@ def _bounded(settings: Settings) -> Settings:
     )
 
 
-_PROCEDURES: dict[str, Callable[[Run, str], Result]] = {
+METHODS: dict[str, Callable[[Context, str], Result]] = {
+    **{menu: partial(_solved, menu) for menu in MENUS},
     "sequential": _sequential,
     "channels": _channels,
-    **{f"channels+{method}": _channels_then(method) for method in METHODS},
+    **{f"channels+{menu}": partial(_channels_then, menu) for menu in MENUS},
     "student": _student,
 }

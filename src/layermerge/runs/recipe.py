@@ -219,12 +219,12 @@ _TASKS: dict[str, Callable[[DataRecipe, Any, Data, Data, dict[str, Any]], Task]]
 
 
 class RunRecipe(Settings):
-    """A whole run: the network, the data, the budgets, and how."""
+    """A whole run: the network, the data, the budgets, and how. A run that Python started names neither of the first two."""
 
-    model: str
+    model: str | None = None
     weights: Path | None = None
     input: str | None = None
-    data: DataRecipe
+    data: DataRecipe | None = None
     budgets: tuple[Budget, ...] = Field(default=("60%",), min_length=1)
 
     @field_validator("data", mode="before")
@@ -233,9 +233,23 @@ class RunRecipe(Settings):
         """`data: cifar10:PATH` says no more than the source."""
         return {"source": value} if isinstance(value, str) else value
 
+    @staticmethod
+    def of(settings: Settings) -> RunRecipe:
+        return RunRecipe.model_validate(settings.model_dump(exclude_unset=True))
+
     @property
     def settings(self) -> Settings:
         return Settings.model_validate({name: getattr(self, name) for name in Settings.model_fields})
+
+    def require_model(self) -> str:
+        if self.model is None:
+            raise RecipeError("model: is missing; give it in the recipe or as --model timm:NAME")
+        return self.model
+
+    def require_data(self) -> DataRecipe:
+        if self.data is None:
+            raise RecipeError("data: is missing; give it in the recipe or as --data imagefolder:PATH")
+        return self.data
 
 
 def read_recipe(path: Path | None, changes: dict[str, Any] | None = None) -> RunRecipe:
@@ -259,6 +273,14 @@ def read_recipe(path: Path | None, changes: dict[str, Any] | None = None) -> Run
         raise RecipeError(f"{where}: {first_problem(error)}") from None
     except LayerMergeError as error:  # of rules or statistics that contradict themselves
         raise RecipeError(f"{where}: {error}") from None
+
+
+def read_value(text: str, where: str) -> Any:
+    """A value as YAML writes it; `where` is what messages call it."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):  # a date or number that does not exist is a ValueError
+        raise RecipeError(f"{where}: '{text}' is not a YAML value") from None
 
 
 def _place(document: dict[str, Any], key: str, value: Any) -> None:

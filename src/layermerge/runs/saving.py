@@ -6,23 +6,24 @@ weights in rewritten or merged form. `load` traces the original again, applies t
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from layermerge.files import read_document, document_text, text_writer, write_files
-from layermerge.tracing.fingerprint import fingerprint
-from layermerge.runs.plan_file import PlanFile
-from layermerge.surgery.drop_in import follow_calls_of
 from layermerge.errors import ArtifactError
+from layermerge.files import digest, document_text, text_writer, write_files
+from layermerge.planning.plan import Plan
+from layermerge.planning.rules import Rules
+from layermerge.runs.directory import NetworkDirectory
+from layermerge.runs.plan_file import PlanFile
+from layermerge.runs.records import SavedNetwork
+from layermerge.surgery.drop_in import follow_calls_of
 from layermerge.surgery.merge import MergedModule, merged_shell
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
+from layermerge.tracing.fingerprint import fingerprint
 from layermerge.tracing.trace import trace
-
-PLAN, SOLUTION, WEIGHTS = "plan.json", "solution.json", "model.safetensors"
 
 
 def save(run_dir: str | Path, module: nn.Module) -> None:
@@ -32,26 +33,25 @@ def save(run_dir: str | Path, module: nn.Module) -> None:
     """
     if not isinstance(module, (RewrittenModule, MergedModule)):
         raise ArtifactError(f"save takes what rewrite or merge returns, not {type(module).__name__}")
-    surgery = module.surgery
-    plan = plan_record(surgery.structure, surgery.inputs, surgery.candidates)
-    solution = SolutionRecord(
-        fingerprint=plan.fingerprint,
-        form="merged" if isinstance(module, MergedModule) else "rewritten",
-        added_activations=surgery.added_activations,
-        candidates=plan.candidates,
+    surgery, place = module.surgery, NetworkDirectory(Path(run_dir))
+    plan = PlanFile.of(
+        surgery.structure,
+        surgery.inputs,
+        Plan(surgery.structure.layers, surgery.candidates, (), Rules(), "layermerge"),
     )
-    directory = Path(run_dir)
-    known = directory / PLAN
-    if known.is_file() and read_document(known, PlanFile).fingerprint == plan.fingerprint:
-        plan = read_document(known, PlanFile)  # a fuller menu of the same network stays
-    text = document_text(solution)
+    if place.plan.is_file() and (known := place.read_plan()).fingerprint == plan.fingerprint:
+        plan = known  # a fuller menu of the same network stays
+    form = "merged" if isinstance(module, MergedModule) else "rewritten"
+    solution = document_text(
+        SavedNetwork(plan.fingerprint, form, surgery.added_activations, surgery.candidates)  # type: ignore[arg-type]
+    )
     state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in module.state_dict().items()}
-    metadata = {"solution": _digest(text)}
+    metadata = {"solution": digest(solution)}
     write_files(
         {
-            directory / PLAN: text_writer(document_text(plan)),
-            directory / SOLUTION: text_writer(text),
-            directory / WEIGHTS: lambda path: save_file(state, path, metadata=metadata),
+            place.plan: text_writer(document_text(plan)),
+            place.solution: text_writer(solution),
+            place.weights: lambda path: save_file(state, path, metadata=metadata),
         }
     )
 
@@ -61,25 +61,24 @@ def load(run_dir: str | Path, model: nn.Module) -> RewrittenModule | MergedModul
 
     The result can be called as the original is called, also where that was traced with other optional arguments.
     """
-    directory = Path(run_dir)
-    plan = read_document(directory / PLAN, PlanFile)
-    solution = read_document(directory / SOLUTION, SolutionRecord)
-    state = _read_weights(directory / WEIGHTS, directory / SOLUTION)
-    traced = trace(model, example_inputs(plan))
+    place = NetworkDirectory(Path(run_dir))
+    plan, solution = place.read_plan(), place.read_solution()
+    state = _read_weights(place)
+    traced = trace(model, plan.example_inputs)
     if len({plan.fingerprint, solution.fingerprint, fingerprint(traced.structure)}) > 1:
         raise ArtifactError(
-            f"'{directory}' was saved from another network than this {type(model).__name__}; "
+            f"'{place.path}' was saved from another network than this {type(model).__name__}; "
             "load it with the model and the input shape it was traced with"
         )
-    candidates = [candidate_of(record) for record in solution.candidates]
-    rewritten = rewrite(traced, candidates, add_activation=solution.added_activations)
+    rewritten = rewrite(traced, solution.candidates, add_activation=solution.added_activations)
     module = merged_shell(rewritten) if solution.form == "merged" else rewritten
-    _load_strictly(module, state, directory / WEIGHTS)
+    _load_strictly(module, state, place.weights)
     follow_calls_of(model, module, traced.inputs)
     return module.train(model.training and solution.form == "rewritten")
 
 
-def _read_weights(path: Path, solution: Path) -> dict[str, Tensor]:
+def _read_weights(place: NetworkDirectory) -> dict[str, Tensor]:
+    path = place.weights
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -87,9 +86,9 @@ def _read_weights(path: Path, solution: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise ArtifactError(f"'{path}' does not exist; the run has no saved network yet") from None
     except (SafetensorError, OSError) as error:
-        raise ArtifactError(f"'{path}' cannot be read ({error}); it is torn or no safetensors file") from error
-    if metadata.get("solution") != _digest(solution.read_text(encoding="utf-8")):
-        raise ArtifactError(f"'{path}' does not belong to the '{SOLUTION}' beside it; save the network again")
+        raise ArtifactError(f"'{path}' cannot be read ({error}); it is truncated or not a safetensors file") from error
+    if metadata.get("solution") != digest(place.solution.read_text(encoding="utf-8")):
+        raise ArtifactError(f"'{path}' does not belong to the '{place.solution.name}' beside it; save the network again")
     return state
 
 
@@ -104,7 +103,3 @@ def _load_strictly(module: nn.Module, state: dict[str, Tensor], path: Path) -> N
                 f"'{path}' has shape {tuple(tensor.shape)} for '{name}', not {tuple(wanted[name].shape)}"
             )
     module.load_state_dict(state, assign=True)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -12,17 +12,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from layermerge.errors import ArtifactError, InfeasibleBudget, OptionError
+from layermerge.planning.plan import Candidate
 from layermerge.solving.budget import budget_ms
 from layermerge.solving.labels import Floats, Option, pareto, undominated
-
-if TYPE_CHECKING:  # planning needs torch, solving does not
-    from layermerge.planning.plan import Candidate
 
 SCHEMA: Literal[1] = 1
 
@@ -36,6 +34,14 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Round:
+    """One turn of the closed loop: what was predicted, and what the merged network then took."""
+
+    predicted_ms: float
+    measured_ms: float
+
+
+@dataclass(frozen=True)
 class Solution:
     """The order: which candidate treats which layers, first layer first."""
 
@@ -46,6 +52,10 @@ class Solution:
     """The sum that was made as large as the budget allows."""
     measured_ms: float | None = None
     """The whole merged network's latency, where it was built and measured."""
+    budget_ms: float | None = None
+    """What it was asked to keep."""
+    rounds: tuple[Round, ...] = ()
+    """Predicted and measured latency of each choice that was tried on the way to it."""
 
 
 class PointRecord(BaseModel):

@@ -8,7 +8,7 @@ the frontier is asked again, until the budget is kept; where it leaves room, onc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 from layermerge.errors import InfeasibleBudget, TableError
@@ -16,7 +16,7 @@ from layermerge.planning.plan import Plan
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
 from layermerge.runtimes.registry import make_runtime
 from layermerge.solving.budget import budget_ms
-from layermerge.solving.frontier import Frontier, Solution
+from layermerge.solving.frontier import Frontier, Round, Solution
 from layermerge.solving.solve import Objective, Scores, solve
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
@@ -32,23 +32,6 @@ _ROOM = 0.03
 _CAUTION = 0.997
 
 
-@dataclass(frozen=True)
-class Round:
-    """One turn of the loop: what was predicted, and what the merged network then took."""
-
-    predicted_ms: float
-    measured_ms: float
-
-
-@dataclass(frozen=True)
-class MetBudget(Solution):
-    """A solution whose merged network was measured and keeps the budget; every round on the way to it."""
-
-    budget_ms: float = 0.0
-    rounds: tuple[Round, ...] = ()
-    """Predicted and measured latency of each choice that was tried."""
-
-
 def meet_budget(
     trace: Trace,
     plan: Plan,
@@ -59,7 +42,7 @@ def meet_budget(
     runtime: str | Runtime = "torch",
     objective: Objective = "exp",
     clock: ClockSettings = WHOLE_CLOCK,
-) -> MetBudget:
+) -> Solution:
     """The most important solution whose merged network, measured whole on the runtime, keeps the budget.
 
     Costs an export and a few seconds of timing for each round, of which there is usually one or two.
@@ -90,7 +73,7 @@ def measured_beside(original: Pass, merged: Pass, original_ms: float, clock: Clo
     return median(sample["merged"].value_ms / sample["original"].value_ms for sample in windows) * original_ms
 
 
-def close_the_loop(frontier: Frontier, budget: str, measure: Callable[[Solution], float]) -> MetBudget:
+def close_the_loop(frontier: Frontier, budget: str, measure: Callable[[Solution], float]) -> Solution:
     """Asks the frontier, measures, corrects, until the budget is kept; knows nothing of runtimes.
 
     A budget below every prediction is no exception: what is removed may take more with it than its rows say (the norms of
@@ -116,7 +99,7 @@ def close_the_loop(frontier: Frontier, budget: str, measure: Callable[[Solution]
         asked = _next_request(rounds, target)
     if best is None:
         raise InfeasibleBudget(min(turn.measured_ms for turn in rounds), target, frontier.original_ms)
-    return MetBudget(best.candidates, best.latency_ms, best.importance, best.measured_ms, target, tuple(rounds))
+    return replace(best, budget_ms=target, rounds=tuple(rounds))
 
 
 def _next_request(rounds: list[Round], target: float) -> float:

@@ -33,6 +33,16 @@ class Score:
     high: float | None = None
     kind: ScoreKind = "share"
 
+    @property
+    def title(self) -> str:
+        """The figure's name, with its unit."""
+        return f"{self.name} (%)" if self.kind == "share" else self.name
+
+    @property
+    def scale(self) -> float:
+        """From stored values to those that people read."""
+        return 100.0 if self.kind == "share" else 1.0
+
     def __str__(self) -> str:
         within = "" if self.low is None or self.high is None else f" [{self.low:.4f}, {self.high:.4f}]"
         return f"{self.name} {self.value:.4f}{within} on {self.count}"

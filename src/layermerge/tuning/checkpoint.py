@@ -71,7 +71,7 @@ class TrainingState(Record):
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
-    schema_version: Literal[1] = SCHEMA
+    schema_version: Literal[2] = SCHEMA
     identity: Identity
     step: int
     rows: tuple[Epoch, ...]

@@ -1,6 +1,24 @@
 // The runs' facts, what the page shows of them, and what is chosen at a budget.
 
-const RUNS = JSON.parse(document.getElementById("facts").textContent);
+/** A run's own records and what only the page knows of them, as one object each. */
+const unpacked = (facts) => ({
+  ...facts,
+  layers: facts.layers.map((each) => ({ ...each.layer, ...each.layer.spec, ...each })),
+  candidates: facts.candidates.map(({ candidate, places, ...rest }) => ({
+    ...rest, start: candidate.start, end: candidate.end, kept: places,
+    kernel: candidate.spec && candidate.spec.kernel, groups: candidate.spec && candidate.spec.groups,
+  })),
+  methods: facts.methods.map((method) => ({
+    ...method,
+    frontier: method.frontier.map(({ point, candidates }) => ({ ...point, candidates })),
+    choices: method.choices.map(({ choice, candidates }) => ({
+      ...choice.solution, budget: choice.budget, predicted_ms: choice.solution.latency_ms, candidates,
+    })),
+  })),
+  curves: facts.curves.map(({ variant, ...rest }) => ({ ...variant, ...rest })),
+});
+
+const RUNS = JSON.parse(document.getElementById("facts").textContent).map(unpacked);
 const state = { run: 0, a: 0, b: -1, stop: 0, label: "", layer: 0, perRow: 1 };
 
 const run = () => RUNS[state.run];

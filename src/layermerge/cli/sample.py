@@ -1,4 +1,4 @@
-"""The verbs of diffusion networks: sample, quality."""
+"""The verb sample: images of a diffusion network."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from layermerge.cli.app import InputOption, JsonOption, ModelArgument, WeightsOption, app, report
+from layermerge.cli.app import JsonOption, app, report
+from layermerge.cli.flags import InputOption, ModelArgument, WeightsOption
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 
 class SpacingChoice(str, Enum):
@@ -21,20 +22,14 @@ class SpacingChoice(str, Enum):
     quadratic = "quadratic"
 
 
-class Metric(str, Enum):
-    """What tells how near samples are to the reference."""
-
-    kid = "kid"
-    fid = "fid"
-    both = "both"
-
-
 @app.command()
 def sample(
     model: ModelArgument,
     run: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Sample from the compressed network saved there instead.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Sample from the compressed network of this run, or saved there, instead."),
     ] = None,
+    budget: Annotated[str | None, typer.Option(help="Which network of the run; that of its recipe by default.")] = None,
     weights: WeightsOption = None,
     input: InputOption = None,
     scheduler: Annotated[
@@ -55,7 +50,6 @@ def sample(
     Example: layermerge sample diffusers:ddpm-cifar10 --run runs/a/merged --count 64 --grid samples.png
     """
     from layermerge.models import load_model, parse_shape
-    from layermerge.runs.saving import load
     from layermerge.sampling.ddim import sample as make_images
     from layermerge.sampling.ddim import time_steps
     from layermerge.sampling.pictures import write_grid, write_images
@@ -65,7 +59,7 @@ def sample(
     schedule = NoiseSchedule.from_betas() if scheduler is None else NoiseSchedule.read(scheduler)
     loaded = load_model(model, weights, parse_shape(input) if input is not None else None)
     shape = _image_shape(model, loaded.example_inputs)
-    network = loaded.module if run is None else load(run, loaded.module)
+    network = loaded.module if run is None else _compressed(run, budget, loaded.module)
     images = make_images(
         network,
         schedule,
@@ -87,47 +81,13 @@ def sample(
     report(as_json, {**facts, "written_to": written if as_json else " and ".join(written)})
 
 
-@app.command()
-def quality(
-    samples: Annotated[
-        str, typer.Argument(metavar="SAMPLES", help="A folder of images, an .npy or .npz file, or a data source.")
-    ],
-    reference: Annotated[
-        str, typer.Argument(metavar="REFERENCE", help="Real images, named alike; of cifar10:PATH, the training part.")
-    ],
-    extractor: Annotated[
-        Path, typer.Option(metavar="FILE", help="The network that sees features, as a TorchScript file.")
-    ],
-    metric: Annotated[Metric, typer.Option(help="KID, also for few images, FID, or both.")] = Metric.kid,
-    subset_size: Annotated[int, typer.Option(min=2, help="Images in each random subset of KID.")] = 1000,
-    count: Annotated[int | None, typer.Option(metavar="N", min=2, help="Use the first N images of both.")] = None,
-    cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep features here for the next time.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Tell how near samples are to real images; lower is better.
+def _compressed(run: Path, budget: str | None, original: Any) -> Any:
+    from layermerge.runs.directory import RunDirectory
+    from layermerge.runs.networks import find_network
+    from layermerge.runs.recipe_file import run_recipe
 
-    Example: layermerge quality samples cifar10:data/cifar-10-batches-bin --extractor features.pt --subset-size 50
-    """
-    from layermerge.sampling import quality as measures
-
-    measures.import_metrics("fid")
-    network = measures.TorchScriptExtractor(extractor)
-    sets = {"samples": _first_images(samples, count), "reference": _first_images(reference, count)}
-    counts = {name: len(images) for name, images in sets.items()}
-    # Features can take hours: what is missing is said as soon as it is known.
-    if metric is not Metric.fid:
-        measures.require_for_kid(counts, subset_size)
-    ours = measures.features_of(sets["samples"], network, cache=cache, show_progress=True)
-    if metric is not Metric.kid:
-        measures.require_for_fid(counts, ours.shape[1])
-    theirs = measures.features_of(sets["reference"], network, cache=cache, show_progress=True)
-    facts: dict[str, Any] = {}
-    if metric is not Metric.fid:
-        facts["kid"], facts["kid_std"] = measures.kid(ours, theirs, subset_size=subset_size)
-    if metric is not Metric.kid:
-        facts["fid"] = measures.fid(ours, theirs)
-    shown = facts if as_json else {name: f"{value:.6g}" for name, value in facts.items()}
-    report(as_json, {**shown, **counts, "extractor": network.name})
+    recipe = run_recipe(RunDirectory(run), None, {} if budget is None else {"budgets": [budget]})
+    return find_network(run, recipe).load(original)
 
 
 def _require_place(out: Path | None, grid: Path | None, count: int) -> None:
@@ -160,13 +120,3 @@ def _image_shape(model: str, inputs: Any) -> tuple[int, int, int]:
         raise DataError(f"model '{model}' does not take images first; give a network called as net(images, time steps)")
     channels, height, width = given[0].shape[1:]
     return channels, height, width
-
-
-def _first_images(place: str, count: int | None) -> Tensor:
-    from layermerge.errors import DataError
-    from layermerge.sampling.pictures import read_images
-
-    images = read_images(place)
-    if count is not None and len(images) < count:
-        raise DataError(f"'{place}' has {len(images)} images, --count asks for {count}; give a smaller count")
-    return images if count is None else images[:count]

@@ -1,8 +1,7 @@
-"""The verb that shows what runs did: report."""
+"""The verb report: one page about one run, or about several to be compared."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -30,11 +29,13 @@ def report(
     from importlib.util import find_spec
 
     from layermerge.errors import ArtifactError
+    from layermerge.files import plain
     from layermerge.reporting.facts import gather
-    from layermerge.reporting.page import REPORT, write_page
+    from layermerge.reporting.page import write_page
     from layermerge.reporting.report_pictures import write_pictures
+    from layermerge.runs.directory import RunDirectory
 
-    target = out or runs[0] / REPORT
+    target = out or RunDirectory(runs[0]).page
     if target.suffix != ".html":
         raise ArtifactError(f"a report is an HTML file; give --out a name that ends in .html, not '{target.name}'")
     facts = [gather(run) for run in runs]
@@ -42,8 +43,7 @@ def report(
     if pictures and find_spec("matplotlib"):
         written += write_pictures(facts, target)
     if as_json:
-        documents = [json.loads(run.model_dump_json()) for run in facts]
-        print_json({"written": [str(path) for path in written], "runs": documents})
+        print_json({"written": [str(path) for path in written], "runs": [plain(run) for run in facts]})
         return
     for run in facts:
         for line in run.missing:

@@ -1,0 +1,58 @@
+"""The verb compare: several methods at several budgets, with the same fine-tuning for all."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from layermerge.cli.app import JsonOption, app, print_json
+from layermerge.cli.compress import default_place
+from layermerge.cli.flags import Flags, PlaceOption, RecipeArgument, takes
+
+
+@app.command()
+@takes(
+    "budget",
+    "model",
+    "weights",
+    "input",
+    "data",
+    "label",
+    "runtime",
+    "batch",
+    "threads",
+    "workers",
+    "executor",
+    "address",
+)
+def compare(
+    recipe: RecipeArgument = None,
+    method: Annotated[list[str] | None, typer.Option("--method", help="A method to compare; repeatable.")] = None,
+    run_dir: PlaceOption = None,
+    as_json: JsonOption = False,
+    *,
+    flags: Flags,
+) -> None:
+    """Compare methods at several budgets: shared tables, the same fine-tuning for all and for the original.
+
+    Example: layermerge compare recipes/cifar10_resnet20.yaml --method layermerge --method depth --budget 60%
+    """
+    from layermerge.files import plain
+    from layermerge.reporting.comparison import comparison_table, write_comparison
+    from layermerge.runs.compare import compare_run, require_comparison
+    from layermerge.runs.opening import open_run
+
+    chosen = flags.recipe(run_dir, recipe)
+    methods = method or ["layermerge", "depth", "layeronly"]
+    require_comparison(methods, chosen.budgets)
+    context = open_run(chosen, run_dir or default_place(recipe, chosen))
+    found = compare_run(context, methods, chosen.budgets)
+    notes = [f"{miss.method} at {miss.budget}: {miss.reason}" for miss in found.missing]
+    written = write_comparison(context.directory, found.reports, notes)
+    if as_json:
+        print_json([plain(report) for report in found.reports])
+    else:
+        print(comparison_table(found.reports, notes))
+        print(f"written to {', '.join(map(str, [*written, context.directory.page]))}", file=sys.stderr)

@@ -1,0 +1,48 @@
+"""The verb compress: all steps of a run, one after the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from layermerge.cli.app import JsonOption, app, print_json
+from layermerge.cli.flags import Flags, PlaceOption, RecipeArgument, takes
+
+if TYPE_CHECKING:
+    from layermerge.runs.recipe import RunRecipe
+
+
+@app.command()
+@takes(
+    "budget", "model", "weights", "input", "data", "method", "label", "runtime", "batch", "threads", "workers",
+    "executor", "address",
+)  # fmt: skip
+def compress(
+    recipe: RecipeArgument = None, run_dir: PlaceOption = None, as_json: JsonOption = False, *, flags: Flags
+) -> None:
+    """Turn a trained network and data into a faster network: plan, tables, choice, fine-tuning, merge, export, report.
+
+    Example: layermerge compress recipes/cifar10_resnet20.yaml --budget 60% --runtime onnxruntime
+    """
+    from layermerge.cli.summary import show_result
+    from layermerge.files import plain
+    from layermerge.runs.compress import compress_run
+    from layermerge.runs.methods import require_known
+    from layermerge.runs.opening import open_run
+
+    chosen = flags.recipe(run_dir, recipe)
+    for budget in chosen.budgets:
+        require_known(chosen.method, budget)
+    context = open_run(chosen, run_dir or default_place(recipe, chosen))
+    results = []
+    for budget in chosen.budgets:
+        results.append(compress_run(context, budget))
+        if not as_json:
+            show_result(chosen.require_model(), results[-1], context.directory.page)
+    if as_json:
+        print_json([plain(result.report) | {"directory": str(result.directory)} for result in results])
+
+
+def default_place(recipe: Path | None, chosen: RunRecipe) -> Path:
+    name = recipe.stem if recipe is not None else chosen.require_model().replace(":", "-").replace("/", "-")
+    return Path("runs") / name

@@ -1,0 +1,45 @@
+"""The verb latency: the latency table, on the machine that it is run on."""
+
+from __future__ import annotations
+
+from layermerge.cli.app import JsonOption, app, print_json
+from layermerge.cli.flags import Flags, RunArgument, takes
+
+
+@app.command()
+@takes("runtime", "batch", "threads")
+def latency(run_dir: RunArgument, as_json: JsonOption = False, *, flags: Flags) -> None:
+    """Measure the latency table on this machine; goes on where it stopped.
+
+    For runtimes that read ONNX, plan.json and original.onnx are all it needs; runtime, batch size and threads are those of
+    the run's recipe, unless flags say otherwise.
+
+    Example: layermerge latency runs/a --runtime onnxruntime --threads 1
+    """
+    from layermerge.runs.directory import RunDirectory
+    from layermerge.runs.opening import open_run
+    from layermerge.runs.recipe_file import note_recipe, run_recipe
+    from layermerge.runs.steps import measure_latency_from_files, measure_latency_step, menu_of
+
+    directory = RunDirectory(run_dir)
+    recipe = run_recipe(directory, None, flags.changes)
+    runtime = recipe.make_runtime()
+    if runtime.reads_onnx:
+        table = measure_latency_from_files(directory, runtime, recipe.batch_size)
+    else:
+        context = open_run(flags.recipe(run_dir), run_dir)
+        table = measure_latency_step(context, menu_of(context, directory.read_plan().method))
+    if directory.recipe.is_file():
+        note_recipe(directory, recipe)
+    if not as_json:
+        print(f"{table}; written to {directory.latency}")
+        return
+    print_json(
+        {
+            "entries": sum(workload is not None for workload in table.workloads.values()),
+            "measured": table.distinct_workloads,
+            "original_ms": table.original_ms,
+            "fixed_ms": table.fixed_ms,
+            "scale": table.scale,
+        }
+    )

@@ -1,0 +1,89 @@
+"""The verb plan: every layer, what it can merge with, and why not further; with a run directory, where a run begins."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from layermerge.cli.app import JsonOption, app, console, print_json
+from layermerge.cli.flags import Flags, ModelArgument, takes
+
+if TYPE_CHECKING:
+    from layermerge.planning.rules import Rules
+
+
+class RuleSet(str, Enum):
+    """Which rules the plan follows."""
+
+    ours = "ours"
+    paper = "paper"
+
+
+class Menu(str, Enum):
+    """What the plan may offer."""
+
+    layermerge = "layermerge"
+    depth = "depth"
+    layeronly = "layeronly"
+
+
+@app.command()
+@takes("input", "data", "weights", "runtime", "batch", "threads")
+def plan(
+    model: ModelArgument,
+    rules: Annotated[RuleSet, typer.Option(help="Our rules, or those of the paper.")] = RuleSet.ours,
+    method: Annotated[Menu, typer.Option(help="Which candidates to choose from.")] = Menu.layermerge,
+    pin: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Layers to leave as they are; repeatable.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Layers to leave out of the table; repeatable.")
+    ] = None,
+    max_kernel: Annotated[int | None, typer.Option(help="Largest side of a merged kernel; 0 for no bound.")] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option("--run-dir", metavar="DIR", help="Begin a run: recipe.yaml, plan.json, original.onnx."),
+    ] = None,
+    with_weights: Annotated[bool, typer.Option("--with-weights", help="Keep the weights in original.onnx.")] = False,
+    as_json: JsonOption = False,
+    *,
+    flags: Flags,
+) -> None:
+    """Show every layer, what it can merge with, and why not further. With --run-dir, a run begins there.
+
+    Example: layermerge plan timm:resnet34 --input 3x224x224 --pin 'layer4.*'
+    """
+    from layermerge.planning.listing import plan_document, plan_table
+    from layermerge.planning.plan import plan as make_plan
+    from layermerge.runs.opening import load_network, open_task
+    from layermerge.tracing.trace import trace
+
+    chosen = _rules(rules, pin, exclude, max_kernel)
+    changes = {**flags.changes, "model": model, "rules": chosen, "method": method.value}
+    recipe = Flags(changes).recipe(run_dir)
+    loaded = load_network(recipe)
+    inputs = open_task(recipe, loaded).example_inputs() if recipe.data is not None else loaded.example_inputs
+    traced = trace(loaded.module, inputs)
+    menu = make_plan(traced, chosen, method.value)
+    if run_dir is not None:
+        from layermerge.runs.begin import begin_run
+
+        begin_run(run_dir, traced, menu, recipe, with_weights=with_weights)
+    if as_json:
+        print_json(plan_document(menu))
+    else:
+        whose = "the paper's" if rules is RuleSet.paper else "our"
+        console().print(plan_table(menu, traced.blocks, f"{model}: {whose} rules, method {method.value}"))
+
+
+def _rules(rules: RuleSet, pin: list[str] | None, exclude: list[str] | None, max_kernel: int | None) -> Rules:
+    from dataclasses import replace
+
+    from layermerge.planning.rules import Rules
+
+    chosen = Rules.paper() if rules is RuleSet.paper else Rules()
+    chosen = replace(chosen, pin=tuple(pin or ()), exclude=tuple(exclude or ()))
+    return chosen if max_kernel is None else replace(chosen, max_kernel=max_kernel or None)

@@ -1,0 +1,59 @@
+"""The verb solve: the best choice for every budget at once, predicted from the run's tables."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from layermerge.cli.app import JsonOption, app, print_json, report
+from layermerge.cli.flags import BudgetOption, RunArgument
+
+
+class ObjectiveChoice(str, Enum):
+    """What the solver sums."""
+
+    exp = "exp"
+    delta = "delta"
+
+
+@app.command()
+def solve(
+    run_dir: RunArgument,
+    budget: BudgetOption = None,
+    objective: Annotated[
+        ObjectiveChoice | None, typer.Option(help="exp, as the paper, or delta; that of the recipe by default.")
+    ] = None,
+    tick: Annotated[
+        float | None, typer.Option(metavar="MS", help="Round latencies up to this, for huge networks.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the best choice of candidates for every budget at once, from the run's latency and importance tables.
+
+    Without --budget the frontier is listed. Latencies are predictions: finetune and compress build what is chosen and
+    measure it before they train it.
+
+    Example: layermerge solve runs/a --budget 60%
+    """
+    from layermerge.runs.directory import RunDirectory
+    from layermerge.runs.recipe_file import run_recipe
+    from layermerge.solving.solve import solve as find_frontier
+
+    directory = RunDirectory(run_dir)
+    plan = directory.read_plan()
+    chosen = run_recipe(directory, None, {} if objective is None else {"objective": objective.value})
+    latency, scores = directory.read_latency(plan), directory.read_importance(plan)
+    frontier = find_frontier(plan.plan, latency, scores, objective=chosen.objective, tick_ms=tick)
+    if budget is None:
+        if as_json:
+            print_json(frontier.to_document())
+        else:
+            print(frontier)
+        return
+    solution = frontier.at(budget)
+    facts: dict[str, Any] = {"latency_ms": solution.latency_ms, "importance": solution.importance}
+    keys = [candidate.key for candidate in solution.candidates]
+    convs = sum(len(candidate.kept) for candidate in solution.candidates)
+    report(as_json, {**facts, "candidates": keys if as_json else len(keys), "convs_kept": convs})
