@@ -1,0 +1,51 @@
+"""Opening: from a recipe to a `Context`: the network by its name, the data, the run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from layermerge.errors import RecipeError
+from layermerge.models import LoadedModel, load_model, parse_shape
+from layermerge.planning.plan import plan
+from layermerge.runs.context import Context, open_context
+from layermerge.runs.recipe import RunRecipe
+from layermerge.runs.recipe_file import note_recipe
+from layermerge.tasks.base import Task
+
+
+def load_network(recipe: RunRecipe) -> LoadedModel:
+    shape = parse_shape(recipe.input) if recipe.input is not None else None
+    return load_model(recipe.require_model(), recipe.weights, shape)
+
+
+def open_task(recipe: RunRecipe, loaded: LoadedModel) -> Task:
+    """The recipe's task; its images have the recipe's input size, where that says one."""
+    data = recipe.require_data()
+    shape = parse_shape(recipe.input) if recipe.input is not None else None
+    if shape is not None and data.size is None and data.source.startswith("imagefolder:"):
+        data = data.model_copy(update={"size": shape[-1]})
+    task = data.open(loaded.module)
+    if shape is not None and (found := _first_shape(task.example_inputs())) != shape:
+        said = "x".join(map(str, found))
+        raise RecipeError(f"input is {recipe.input}, but the images of {data.source} come as {said}; leave out the input")
+    return task
+
+
+def _first_shape(inputs: Any) -> tuple[int, ...]:
+    return next(tuple(leaf.shape[1:]) for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor))
+
+
+def open_run(recipe: RunRecipe, place: Path, menu: str = "layeronly") -> Context:
+    """Loads the network and the data, and notes the recipe for verbs that follow.
+
+    Rules that fit no layer, and methods that have no menu where one is needed, are refused before anything is written.
+    """
+    loaded = load_network(recipe)
+    context = open_context(loaded.module, open_task(recipe, loaded), place, recipe.settings)
+    plan(context.trace, recipe.rules, menu)
+    note_recipe(context.directory, recipe)
+    return context

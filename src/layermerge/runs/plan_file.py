@@ -1,0 +1,108 @@
+"""The plan as a file: what the network was, what it takes and what was on the menu; enough to trace it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from layermerge.errors import ArtifactError
+from layermerge.files import SCHEMA, STRICT
+from layermerge.planning.plan import Candidate, Plan, Rejection
+from layermerge.planning.rules import Rules
+from layermerge.tables.workloads import Workload
+from layermerge.tracing.capture import Inputs
+from layermerge.tracing.fingerprint import fingerprint
+from layermerge.tracing.structure import Layer, Structure
+
+
+@dataclass(frozen=True)
+class TensorShape:
+    """An example input without its values."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+InputShape = TensorShape | bool | int | float | str | None
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """plan.json. `workloads`, by candidate key, are all that a device needs to measure the latency table."""
+
+    __pydantic_config__ = STRICT
+
+    fingerprint: str
+    args: tuple[InputShape, ...]
+    kwargs: Mapping[str, InputShape]
+    layers: tuple[Layer, ...]
+    candidates: tuple[Candidate, ...]
+    rejections: tuple[Rejection, ...] = ()
+    rules: Rules = Rules()
+    method: str = "layermerge"
+    workloads: Mapping[str, Workload | None] = field(default_factory=dict)
+    original: str | None = None
+    """Digest of the untouched network's file, where one was written with the plan."""
+    schema_version: Literal[2] = SCHEMA
+
+    @staticmethod
+    def of(
+        structure: Structure, inputs: Inputs, plan: Plan, workloads: Mapping[str, Workload | None] | None = None
+    ) -> PlanFile:
+        return PlanFile(
+            fingerprint(structure),
+            tuple(_shape_of(value) for value in inputs.args),
+            {name: _shape_of(value) for name, value in inputs.kwargs.items()},
+            plan.layers,
+            plan.candidates,
+            tuple(rejection for rejection in plan.rejections if not rejection.topological),
+            plan.rules,
+            plan.method,
+            workloads or {},
+        )
+
+    @property
+    def plan(self) -> Plan:
+        """The menu, without the network it is of: enough for tables and the solver."""
+        return Plan(self.layers, self.candidates, self.rejections, self.rules, self.method)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of the inputs, without the batch."""
+        given = (*self.args, *self.kwargs.values())
+        return tuple(value.shape[1:] for value in given if isinstance(value, TensorShape) and len(value.shape) > 1)
+
+    @property
+    def example_inputs(self) -> Any:
+        """Inputs of the saved shapes and dtypes: random where floating point, zero where not."""
+        generator = torch.Generator().manual_seed(0)
+
+        def make(value: InputShape) -> Any:
+            if not isinstance(value, TensorShape):
+                return value
+            dtype = getattr(torch, value.dtype, None)
+            if not isinstance(dtype, torch.dtype):
+                raise ArtifactError(f"plan.json names an unknown dtype '{value.dtype}'")
+            if dtype.is_floating_point:
+                return torch.randn(value.shape, generator=generator).to(dtype)
+            return torch.zeros(value.shape, dtype=dtype)
+
+        args = tuple(make(value) for value in self.args)
+        kwargs = {name: make(value) for name, value in self.kwargs.items()}
+        if args and kwargs:
+            raise ArtifactError("plan.json mixes positional and keyword inputs; plan again")
+        return kwargs or args
+
+
+def _shape_of(value: Any) -> InputShape:
+    if isinstance(value, Tensor):
+        return TensorShape(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise ArtifactError(
+        f"an example input of type {type(value).__name__} cannot be saved; pass tensors and plain values only"
+    )

@@ -1,0 +1,55 @@
+"""recipe.yaml in a run directory: the first verb writes what the run is of, and no later verb asks again.
+
+What later verbs are told holds for them alone; only what the recipe does not say yet about the network, the data or the
+runtime is added to it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from layermerge.errors import RecipeError
+from layermerge.files import text_writer, write_files
+from layermerge.runs.directory import RunDirectory
+from layermerge.runs.recipe import RunRecipe, read_recipe
+
+_LASTING = ("model", "weights", "input", "data", "runtime", "threads", "batch_size")
+"""What a run keeps to from its first verb to its last."""
+
+
+def run_recipe(directory: RunDirectory | None, given: Path | None, changes: dict[str, Any]) -> RunRecipe:
+    """What a verb goes by: the recipe that it is given, or else that of the run directory, with changes that go before it."""
+    noted = directory.recipe if directory is not None and directory.recipe.is_file() else None
+    chosen = read_recipe(given or noted, changes)
+    if directory is not None and noted is not None:
+        _require_same_run(directory, read_recipe(noted), chosen)
+    return chosen
+
+
+def _require_same_run(directory: RunDirectory, noted: RunRecipe, chosen: RunRecipe) -> None:
+    facts: list[tuple[str, object, object]] = [
+        ("model", noted.model, chosen.model),
+        ("weights", noted.weights, chosen.weights),
+        ("input", noted.input, chosen.input),
+        ("data", noted.data and noted.data.source, chosen.data and chosen.data.source),
+    ]
+    for key, there, now in facts:
+        if there is not None and now is not None and str(there) != str(now):
+            raise RecipeError(
+                f"'{directory.path}' is a run of {key} {there}, not of {now}; give another run directory"
+            )
+
+
+def note_recipe(directory: RunDirectory, recipe: RunRecipe) -> None:
+    """Writes the recipe where there is none; adds to one that is there what it does not say yet of what lasts."""
+    stated = recipe.model_dump(mode="json", exclude_unset=True)
+    document = stated
+    if directory.recipe.is_file():
+        known = read_recipe(directory.recipe).model_dump(mode="json", exclude_unset=True)
+        document = known | {key: stated[key] for key in _LASTING if key in stated and known.get(key) is None}
+        if document == known:
+            return
+    write_files({directory.recipe: text_writer(yaml.safe_dump(document, sort_keys=False))})

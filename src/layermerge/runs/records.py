@@ -1,0 +1,143 @@
+"""Records: what a run chose and what came of it, each as one file that reports read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from layermerge.files import SCHEMA, STRICT
+from layermerge.planning.plan import Candidate
+from layermerge.solving.frontier import Solution
+from layermerge.solving.solve import Objective
+from layermerge.surgery.merge import MergedModule
+from layermerge.tables.cost import TableCost
+from layermerge.tasks.base import Score
+
+CONTROL = "original"
+"""The method of the network as it came, fine-tuned as long as the others."""
+
+
+@dataclass(frozen=True)
+class OriginalScore:
+    """original.json: the score of the network as it came; `stamp` names its weights and the data."""
+
+    __pydantic_config__ = STRICT
+
+    stamp: str
+    score: Score
+    schema_version: Literal[2] = SCHEMA
+
+
+@dataclass(frozen=True)
+class Choice:
+    """choice.json: the solution whose merged network keeps a budget; `stamp` names the rows that it rests on."""
+
+    __pydantic_config__ = STRICT
+
+    stamp: str
+    method: str
+    menu: str
+    """Which candidates it was chosen from: those of layermerge, depth or layeronly."""
+    objective: Objective
+    budget: str
+    original_ms: float
+    solution: Solution
+    cost: TableCost
+    schema_version: Literal[2] = SCHEMA
+
+
+@dataclass(frozen=True)
+class ChannelShare:
+    """channels.json: the share of channels whose removal was measured to keep a budget; `stamp` names the weights."""
+
+    __pydantic_config__ = STRICT
+
+    stamp: str
+    ratio: float
+    measured_ms: float
+    schema_version: Literal[2] = SCHEMA
+
+
+@dataclass(frozen=True)
+class SavedNetwork:
+    """solution.json: what was done to a network, and in which form the weights beside it are."""
+
+    __pydantic_config__ = STRICT
+
+    fingerprint: str
+    form: Literal["rewritten", "merged"]
+    added_activations: bool
+    candidates: tuple[Candidate, ...]
+    schema_version: Literal[2] = SCHEMA
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """variant.json: a network that was chosen for a budget, on its way through fine-tuning."""
+
+    __pydantic_config__ = STRICT
+
+    method: str
+    budget: str
+    label: str
+    budget_ms: float
+    predicted_ms: float | None = None
+    """The sum of the table's rows; None for methods that have no table."""
+    chosen_ms: float | None = None
+    """Measured when it was chosen, before any training."""
+    first_of_two: bool = False
+    """Whether another method goes on from here, so that this is no result of its own."""
+    cost: TableCost = TableCost()
+    schema_version: Literal[2] = SCHEMA
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Variant):
+    """result.json: a variant and its figures, all measured on what was exported."""
+
+    stamp: str
+    """Names what the figures depend on: weights, recipe, data."""
+    runtime: str
+    threads: int
+    batch_size: int
+    original_ms: float
+    """Latency of the network as it came, norms folded, in the table's measurement."""
+    measured_ms: float
+    """Of the exported file, beside the original, on the scale of original_ms."""
+    budget_kept: bool
+    """Whether the exported file was measured to keep the budget; a busy machine may say no where a quiet one says yes."""
+    original_score: Score
+    score: Score
+    """On the test data, of what is served."""
+    held_out: float
+    """The task's score on held-out training data."""
+    convs_before: int
+    convs_after: int
+    epochs: float | None
+    """Of fine-tuning; None where the recipe counts steps."""
+
+    @property
+    def speed_up(self) -> float:
+        """How many times as fast as the original."""
+        return self.original_ms / self.measured_ms
+
+    def __str__(self) -> str:
+        predicted = "" if self.predicted_ms is None else f", predicted {self.predicted_ms:.3f}"
+        missed = "" if self.budget_kept else ", MISSED when the exported file was measured"
+        return (
+            f"{self.method} at {self.budget}: {self.original_ms:.3f} -> {self.measured_ms:.3f} ms "
+            f"({self.speed_up:.2f}x; budget {self.budget_ms:.3f}{missed}{predicted}) on {self.runtime}, "
+            f"{self.convs_before} -> {self.convs_after} convs, {self.score} (before {self.original_score.value:.4f})"
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run ends with: the merged network, what was chosen for it (None where nothing was solved), and the figures."""
+
+    module: MergedModule
+    solution: Solution | None
+    report: Report
+    directory: Path
+    """Where the network, its exported file and its recovery curve are; `load` reads it."""
