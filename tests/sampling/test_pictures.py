@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from layermerge.data.sources import load_images
+from layermerge.data.readers import load_images
 from layermerge.errors import ArtifactError, DataError
 from layermerge.sampling.pictures import read_images, to_pixels, write_grid, write_images
 

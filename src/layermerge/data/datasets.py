@@ -1,4 +1,4 @@
-"""Images that are read one by one: files of a folder, or a user's Dataset. In this process or in DataLoader workers.
+"""Images that are read example by example, in this process or in DataLoader workers: a user's Dataset or DataLoader.
 
 Every example is read under random state of its own, made from (seed, index), so the number of workers changes nothing.
 What cannot be read is a DataError of one line that names the file or the example, from workers too.
@@ -8,21 +8,43 @@ from __future__ import annotations
 
 import random
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from layermerge.data.images import Images, Indices, Variation
+from layermerge.data.images import ArrayImages, Images, Indices, Labelled
 from layermerge.data.preparation import Preparation
 from layermerge.errors import DataError, first_line
 
 Collate = Callable[[list[Any]], Any]
+Data: TypeAlias = Images | Dataset[Any] | DataLoader[Any] | tuple[Any, Any]
+"""Images, a pair (images, labels) of arrays or tensors, a map-style Dataset of such pairs, or a DataLoader."""
+
+
+def as_images(data: Data, part: str) -> Images:
+    """What a user passes; `part` is what messages call it: train, test, held_out."""
+    if isinstance(data, Images):
+        return data
+    if isinstance(data, DataLoader):
+        name = f"the {part} loader"
+        if isinstance(data.dataset, IterableDataset):
+            return Stream(name, data)
+        return DatasetImages(name, data.dataset, collate=data.collate_fn, workers=data.num_workers)
+    if isinstance(data, IterableDataset):
+        return Stream(f"the {part} dataset", DataLoader(data, batch_size=64))
+    if isinstance(data, (tuple, list)) and len(data) == 2:
+        return ArrayImages(f"the {part} arrays", data[0], data[1])
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, (tuple, list, dict, str)):
+        return DatasetImages(f"the {part} dataset", data)
+    raise DataError(
+        f"{part} data is a {type(data).__name__}; give images, a pair (images, labels), a map-style Dataset or a DataLoader"
+    )
 
 
 class LoadedImages(Images):
@@ -33,7 +55,7 @@ class LoadedImages(Images):
 
     def batches(
         self, index_batches: Sequence[Indices], preparation: Preparation, seed: int | None, workers: int = 0
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    ) -> Iterator[Labelled]:
         loader: DataLoader[Any] = DataLoader(
             _Examples(self.reader(preparation, seed), seed or 0),
             batch_sampler=[batch.tolist() for batch in index_batches],
@@ -57,41 +79,12 @@ class LoadedImages(Images):
         """What is done to the images of a batch, given their indices. Runs in this process."""
 
 
-class FolderImages(LoadedImages):
-    """Image files, decoded to RGB when they are read."""
-
-    def __init__(self, name: str, root: Path, files: Sequence[Path], labels: Any, classes: Sequence[str]) -> None:
-        super().__init__(name, labels, classes)
-        if len(files) != len(self.labels):
-            raise DataError(f"{name} has {len(files)} files and {len(self.labels)} labels; give one label per file")
-        self.root, self.files = root, tuple(files)
-
-    def reader(self, preparation: Preparation, seed: int | None) -> Callable[[int], tuple[Any, Any]]:
-        import_pillow()  # here, so that what is missing is said once and by this process
-        varied = preparation if seed is not None else preparation.without_augment()
-        return _FileReader(self.files, self.labels.tolist(), varied.image_transform())
-
-    def finisher(self, preparation: Preparation, seed: int | None) -> Callable[[Tensor, Tensor], Tensor]:
-        vary = None if seed is None else Variation(preparation, len(self), seed)
-        return lambda images, indices: preparation.finish(images if vary is None else vary(images, indices))
-
-    def _add_content(self, digest: Any) -> None:
-        for file in self.files:
-            digest.update(f"{file.relative_to(self.root).as_posix()} {file.stat().st_size}\n".encode())
-
-
 class DatasetImages(LoadedImages):
     """A user's map-style Dataset of (image tensor, label), whose own transforms are all the preparation there is."""
 
     def __init__(
-        self,
-        dataset: Dataset[Any],
-        *,
-        name: str | None = None,
-        collate: Collate = default_collate,
-        workers: int = 0,
+        self, name: str, dataset: Dataset[Any], *, collate: Collate = default_collate, workers: int = 0
     ) -> None:
-        name = name or type(dataset).__name__
         self.dataset: Any = dataset
         self.collate, self.workers = collate, workers
         super().__init__(name, _labels_of(name, dataset), getattr(dataset, "classes", None))
@@ -100,28 +93,67 @@ class DatasetImages(LoadedImages):
         return _DatasetReader(self.name, self.dataset)
 
     def finisher(self, preparation: Preparation, seed: int | None) -> Callable[[Tensor, Tensor], Tensor]:  # noqa: ARG002
-        if preparation != Preparation():
-            raise DataError(
-                f"{self.name} prepares its images itself; put augmentation and normalisation into its transforms"
-            )
+        _require_none(self.name, preparation)
         return lambda images, _: images
 
-    def _add_content(self, digest: Any) -> None:
-        digest.update(f"{type(self.dataset).__qualname__} {len(self)}".encode())
+    def _content(self) -> Iterable[str]:
+        return (f"{type(self.dataset).__qualname__} {len(self)}",)
 
 
-class _FileReader:
-    def __init__(self, files: Sequence[Path], labels: Sequence[int], transform: Callable[[Any], Any]) -> None:
-        self._files, self._labels, self._transform = files, labels, transform
+class Stream(Images):
+    """(images, labels) batches of a user's DataLoader that can only be read from its start.
 
-    def __call__(self, index: int) -> tuple[Any, int]:
-        file = self._files[index]
+    An index is a place in the order in which examples come; the indices of batches must rise.
+    """
+
+    addressable = False
+
+    def __init__(self, name: str, loader: Any) -> None:
+        self.name, self._loader = name, loader
+        self.labels = np.empty(0, np.int64)  # unknown until they are read
+        self.largest_label = 0
+        """Of the labels that have come so far."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    @cached_property
+    def _count(self) -> int:
+        """Read once to be counted, where the dataset does not say."""
         try:
-            with import_pillow().open(file) as image:
-                decoded = image.convert("RGB")
-        except Exception as error:  # decoders raise whatever they like at a torn file
-            raise DataError(f"image '{file}' cannot be read ({first_line(error)}); repair or remove it") from None
-        return torch.as_tensor(self._transform(decoded)), self._labels[index]
+            return len(self._loader.dataset)
+        except TypeError:
+            return sum(len(labels) for _, labels in self._read())
+
+    def batches(
+        self,
+        index_batches: Sequence[Indices],
+        preparation: Preparation,
+        seed: int | None,  # noqa: ARG002
+        workers: int = 0,  # noqa: ARG002 - the loader has its own
+    ) -> Iterator[Labelled]:
+        _require_none(self.name, preparation)
+        source = self._read()
+        images, labels, start = torch.empty(0), torch.empty(0, dtype=torch.int64), 0
+        for indices in index_batches:
+            while start + len(labels) <= indices[-1]:
+                more = next(source, None)
+                if more is None:
+                    return
+                passed = min(len(labels), max(0, int(indices[0]) - start))  # they are not asked for again
+                images = torch.cat([images[passed:], more[0]]) if passed < len(labels) else more[0]
+                labels, start = torch.cat([labels[passed:], more[1]]), start + passed
+            places = torch.from_numpy(indices - start)
+            yield images[places], labels[places]
+
+    def _content(self) -> Iterable[str]:
+        return ()  # it would have to be read
+
+    def _read(self) -> Iterator[Labelled]:
+        for batch in self._loader:
+            images, labels = _pair(f"a batch of {self.name}", batch)
+            self.largest_label = max(self.largest_label, int(labels.max()))
+            yield images, labels.to(torch.int64)
 
 
 class _DatasetReader:
@@ -198,10 +230,6 @@ def _pair(name: str, given: Any) -> tuple[Any, Any]:
     raise DataError(f"{name} is a {type(given).__name__}, not a pair of image and label")
 
 
-def import_pillow() -> Any:
-    """PIL.Image, which is an optional package."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise DataError(f"images need Pillow ({error}); try: pip install 'layermerge[models]'") from error
-    return Image
+def _require_none(name: str, preparation: Preparation) -> None:
+    if preparation != Preparation():
+        raise DataError(f"{name} prepares its images itself; put augmentation and normalisation into its transforms")
