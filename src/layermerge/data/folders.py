@@ -122,8 +122,7 @@ def decode(file: Path) -> Any:
             mode, pixels = image.mode, image.width * image.height
             if pixels <= MOST_PIXELS and mode in _GREY_MODES | _COLOUR_MODES:
                 return image.convert("L" if mode in _GREY_MODES else "RGB")
-            if pixels <= MOST_PIXELS and image.format == "PNG" and mode in ("I;16", "I"):  # grey of 16 bits
-                # Pillow's own conversion cuts values off at 255.
+            if pixels <= MOST_PIXELS and mode == "I;16":  # Pillow's own conversion cuts values off at 255
                 return pillow.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8))
     except Exception as error:  # decoders raise whatever they like at a truncated file
         raise _unreadable(file, error) from None

@@ -169,7 +169,7 @@ class DataRecipe(Record):
     def open(self, model: Any) -> Task:
         """The task; what the recipe leaves open about images follows the model's own data configuration."""
         train, test = load_images(self.source)
-        loading = Loading(**self.model_dump(include={*Loading.__annotations__}), preparation=self._preparation(model))
+        loading = self.model_dump(include={*Loading.__annotations__}) | {"preparation": self._preparation(model)}
         if self.task == "diffusion":
             conditions = _labels_alone if self.condition == "labels" else None
             return Diffusion(train, test, model, schedule=self.noise.schedule(), conditions=conditions, **loading)

@@ -32,7 +32,6 @@ Conditions = Callable[[Tensor], tuple[Tensor, ...]]
 
 _TRAIN, _HELD_OUT, _TEST = 10, 11, 12  # kinds of random choice, beside those of ImageSets
 _GOLDEN = (math.sqrt(5) - 1) / 2
-_LOADING: Loading = {"eval_batch_size": 50}
 
 
 class Diffusion(Task):
@@ -54,7 +53,8 @@ class Diffusion(Task):
         centred: bool = True,
         **loading: Unpack[Loading],
     ) -> None:
-        self._sets = ImageSets(train, test, **{**_LOADING, **loading})
+        smaller: Loading = {"eval_batch_size": 50, **loading}
+        self._sets = ImageSets(train, test, **smaller)
         if self._sets.preparation.normalise is not None:
             raise DataError("diffusion shows images in [-1, 1] by itself; leave out the normalisation")
         given = NoiseSchedule.from_betas() if schedule is None else schedule
