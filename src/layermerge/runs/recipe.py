@@ -168,14 +168,14 @@ class DataRecipe(Record):
 
     def open(self, model: Any) -> Task:
         """The task; what the recipe leaves open about images follows the model's own data configuration."""
+        if self.task != "diffusion" and (self.condition != "none" or self.noise != NoiseRecipe()):
+            raise RecipeError("data: noise and condition are for diffusion; say task: diffusion, or leave them out")
         train, test = load_images(self.source)
         loading = self.model_dump(include={*Loading.__annotations__}) | {"preparation": self._preparation(model)}
-        if self.task == "diffusion":
-            conditions = _labels_alone if self.condition == "labels" else None
-            return Diffusion(train, test, model, schedule=self.noise.schedule(), conditions=conditions, **loading)
-        if self.condition != "none" or self.noise != NoiseRecipe():
-            raise RecipeError("data: noise and condition are for diffusion; say task: diffusion, or leave them out")
-        return Classification(train, test, **loading)
+        if self.task == "classification":
+            return Classification(train, test, **loading)
+        conditions = _labels_alone if self.condition == "labels" else None
+        return Diffusion(train, test, model, schedule=self.noise.schedule(), conditions=conditions, **loading)
 
     def _preparation(self, model: Any) -> Preparation:
         """Models of timm carry the configuration of their data."""
