@@ -1,4 +1,4 @@
-"""Modes: train and eval flags of a network, put back as they were; some modules may have been in another mode than the whole."""
+"""Modes: modules run in another mode for a while, and are left as they were."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import nn
 
 @contextmanager
 def modes_restored(*modules: nn.Module) -> Iterator[None]:
-    """Afterwards every submodule is in the mode it was in."""
-    before = [(part, part.training) for module in modules for part in module.modules()]
+    """Afterwards every submodule trains or evaluates as it did before; a mode may differ from its parent's."""
+    modes = [(part, part.training) for module in modules for part in module.modules()]
     try:
         yield
     finally:
-        for part, training in before:
+        for part, training in modes:
             part.training = training
 
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside."""
+    """Eval mode inside, the modes of before afterwards."""
     with modes_restored(module):
         module.eval()
         yield
