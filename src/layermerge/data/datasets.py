@@ -10,7 +10,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -60,7 +60,7 @@ class LoadedImages(Images):
             _Examples(self.reader(preparation, seed), seed or 0),
             batch_sampler=[batch.tolist() for batch in index_batches],
             num_workers=workers or self.workers,
-            collate_fn=_Collate(self.collate),
+            collate_fn=partial(_collated, self.collate),
             generator=torch.Generator(),  # its own: the global one would be drawn from
         )
         finish = self.finisher(preparation, seed)
@@ -90,7 +90,7 @@ class DatasetImages(LoadedImages):
         super().__init__(name, _labels_of(name, dataset), getattr(dataset, "classes", None))
 
     def reader(self, preparation: Preparation, seed: int | None) -> Callable[[int], tuple[Any, Any]]:  # noqa: ARG002
-        return _DatasetReader(self.name, self.dataset)
+        return partial(_read_example, self.name, self.dataset)
 
     def finisher(self, preparation: Preparation, seed: int | None) -> Callable[[Tensor, Tensor], Tensor]:  # noqa: ARG002
         _require_none(self.name, preparation)
@@ -156,17 +156,12 @@ class Stream(Images):
             yield images, labels.to(torch.int64)
 
 
-class _DatasetReader:
-    def __init__(self, name: str, dataset: Any) -> None:
-        self._name, self._dataset = name, dataset
-
-    def __call__(self, index: int) -> tuple[Any, Any]:
-        try:
-            return _pair(f"example {index} of {self._name}", self._dataset[index])
-        except DataError:
-            raise
-        except Exception as error:  # whatever the user's code raises
-            raise DataError(f"example {index} of {self._name} cannot be read: {first_line(error)}") from error
+def _read_example(name: str, dataset: Any, index: int) -> tuple[Any, Any]:
+    try:
+        example = dataset[index]
+    except Exception as error:  # whatever the user's code raises
+        raise DataError(f"example {index} of {name} cannot be read: {first_line(error)}") from error
+    return _pair(f"example {index} of {name}", example)
 
 
 class _Examples(Dataset[Any]):
@@ -183,13 +178,9 @@ class _Examples(Dataset[Any]):
                 return error
 
 
-class _Collate:
-    def __init__(self, collate: Collate) -> None:
-        self._collate = collate
-
-    def __call__(self, examples: list[Any]) -> Any:
-        failed = next((example for example in examples if isinstance(example, DataError)), None)
-        return failed or self._collate(examples)
+def _collated(collate: Collate, examples: list[Any]) -> Any:
+    failed = next((example for example in examples if isinstance(example, DataError)), None)
+    return failed or collate(examples)
 
 
 @contextmanager
@@ -216,11 +207,10 @@ def _labels_of(name: str, dataset: Any) -> Any:
         labels = getattr(dataset, attribute, None)
         if labels is not None and len(labels) == len(dataset) and not getattr(dataset, "target_transform", None):
             return labels
-    read = _DatasetReader(name, dataset)
     found = []
     for index in range(len(dataset)):
         with _random_state(0, index):
-            found.append(int(read(index)[1]))
+            found.append(int(_read_example(name, dataset, index)[1]))
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from layermerge.data.datasets import LoadedImages
-from layermerge.data.images import Images
+from layermerge.data.images import Images, Labels
 from layermerge.data.preparation import Preparation, Variation
 from layermerge.errors import DataError, first_line, require_package
 from layermerge.files import digest
@@ -87,7 +88,7 @@ class FolderImages(LoadedImages):
     def reader(self, preparation: Preparation, seed: int | None) -> Callable[[int], tuple[Any, Any]]:
         import_pillow()  # here, so that what is missing is said once and by this process
         varied = preparation if seed is not None else preparation.without_augment()
-        return _FileReader(self.files, self.labels.tolist(), varied.image_transform())
+        return partial(_read_example, self.files, self.labels, varied.image_transform())
 
     def finisher(self, preparation: Preparation, seed: int | None) -> Callable[[Tensor, Tensor], Tensor]:
         vary = None if seed is None else Variation(preparation, len(self), seed)
@@ -105,13 +106,10 @@ class FolderImages(LoadedImages):
             yield f"{file.relative_to(self.root).as_posix()} {size} {content}\n"
 
 
-class _FileReader:
-    def __init__(self, files: Sequence[Path], labels: Sequence[int], transform: Callable[[Any], Any]) -> None:
-        self._files, self._labels, self._transform = files, labels, transform
-
-    def __call__(self, index: int) -> tuple[Any, int]:
-        image = decode(self._files[index]).convert("RGB")
-        return torch.as_tensor(self._transform(image)), self._labels[index]
+def _read_example(
+    files: Sequence[Path], labels: Labels, transform: Callable[[Any], Any], index: int
+) -> tuple[Any, int]:
+    return torch.as_tensor(transform(decode(files[index]).convert("RGB"))), int(labels[index])
 
 
 def decode(file: Path) -> Any:
