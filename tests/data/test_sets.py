@@ -22,12 +22,13 @@ def arrays(count: int = 20, shape: tuple[int, ...] = (4, 4, 3)) -> Any:
         ({"seed": -1}, "-1, 250 and 0"),
         ({"eval_batch_size": 0}, "0, 0 and 0"),
         ({"workers": -2}, "0, 250 and -2"),
+        ({"workers": 100_000}, "0, 250 and 100000"),
     ],
 )
 def test_keywords_out_of_range_are_refused(loading: Any, got: str) -> None:
     with pytest.raises(DataError) as raised:
         ImageSets(arrays(), arrays(), **loading)
-    assert str(raised.value) == f"images need seed >= 0, eval_batch_size >= 1 and workers >= 0; got {got}"
+    assert str(raised.value) == f"images need seed >= 0, eval_batch_size >= 1 and 0 to 256 workers; got {got}"
 
 
 def test_unknown_keywords_are_named_beside_the_known_ones() -> None:

@@ -24,6 +24,7 @@ from layermerge.files import digest
 # Kinds of random choice: each has a generator of its own, seeded with (seed, epoch, kind).
 _ORDER, _AUGMENT, _SUBSET, _HELD_OUT = range(4)
 
+MOST_WORKERS = 256  # more would keep a machine from doing anything else
 Scalar = str | int | float | bool | None
 
 
@@ -86,9 +87,10 @@ class ImageSets:
             raise TypeError(f"there is no keyword '{min(unknown)}'; images are loaded by {', '.join(_DEFAULTS)}")
         self._how: Loading = {**_DEFAULTS, **loading}
         seed, size, workers = self._how["seed"], self._how["eval_batch_size"], self._how["workers"]
-        if seed < 0 or size < 1 or workers < 0:
+        if seed < 0 or size < 1 or not 0 <= workers <= MOST_WORKERS:
             raise DataError(
-                f"images need seed >= 0, eval_batch_size >= 1 and workers >= 0; got {seed}, {size} and {workers}"
+                f"images need seed >= 0, eval_batch_size >= 1 and 0 to {MOST_WORKERS} workers; "
+                f"got {seed}, {size} and {workers}"
             )
         self.preparation, self.seed = self._how["preparation"], seed
         self.train, self._test = as_images(train, "train"), as_images(test, "test")

@@ -29,7 +29,7 @@ from layermerge.tasks.diffusion import Diffusion
 from layermerge.tasks.noise import Betas, NoiseSchedule, Prediction
 from layermerge.data.preparation import STATISTICS, Augment, Interpolation, Preparation, Statistics
 from layermerge.data.readers import load_images
-from layermerge.data.sets import Loading
+from layermerge.data.sets import MOST_WORKERS, Loading
 from layermerge.tuning.recipe import Recipe
 
 
@@ -156,7 +156,7 @@ class DataRecipe(Record):
     held_out: float | int = 0.1
     held_out_from: int | None = None
     seed: int = Field(default=0, ge=0)
-    workers: int = Field(default=0, ge=0)
+    workers: int = Field(default=0, ge=0, le=MOST_WORKERS)
     eval_batch_size: int = Field(default=250, ge=1)
 
     @field_validator("normalise")
