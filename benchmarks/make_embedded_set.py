@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from layermerge.data.fashion_mnist import EMBEDDED, read_idx
-from layermerge.data.splits import subset
+from layermerge.data.readers import EMBEDDED, read_idx
+from layermerge.data.split import subset
 
 COUNTS = {"train": 11_000, "test": 1_500}
 FILES = {"train": "train", "test": "t10k"}

@@ -183,7 +183,7 @@ def nothing_written(folder: str = "d") -> bool:
         (("--model", "python:absent:net"), "cannot import 'absent'"),
         (("--data", "npz:absent.npz"), "'absent.npz' does not exist; npz: needs the place of the images"),
         (("--data", "webdataset:x"), "'webdataset:x' names no images; give imagefolder:PATH"),
-        (("--data", "npz:mine.yaml"), "'mine.yaml' is torn or no .npz of plain arrays"),
+        (("--data", "npz:mine.yaml"), "'mine.yaml' is truncated or not an .npz of plain arrays"),
         (("--budget", "soon"), "budgets.0: cannot read the budget 'soon'; write a share"),
         (("--method", "magic"), f"unknown method 'magic'; choose one of {', '.join(method_names())}"),
         (("--runtime", "tflite"), "unknown runtime 'tflite'; choose one of torch, "),

@@ -262,7 +262,7 @@ WRONG = [
     Wrong("unknown runtime", ("compress", *MINE, "d", "--runtime", "tflite"), "unknown runtime 'tflite'"),
     Wrong("unknown data", ("compress", *MINE, "d", "--data", "webdataset:x"), "'webdataset:x' names no images"),
     Wrong("missing data", ("compress", *MINE, "d", "--data", "npz:absent.npz"), "'absent.npz' does not exist"),
-    Wrong("torn data", ("compress", *MINE, "d"), "is torn or no .npz of plain arrays", halve("data.npz")),
+    Wrong("torn data", ("compress", *MINE, "d"), "is truncated or not an .npz of plain arrays", halve("data.npz")),
     Wrong("label out of range", ("compress", *MINE, "d"), "label 9, but the network has 3 outputs", label_out_of_range),
     Wrong("empty class folder", ("compress", *MINE, "d", *FOLDER), "class folder 'images/train/class1' has no images",
           empty_class),

@@ -205,6 +205,11 @@ def test_settings_make_their_executor(given: dict[str, Any], expected: Any) -> N
         (LEAST + "finetune: {epochs: .inf}\n", "finetune.epochs: Input should be a finite number"),
         (LEAST + "finetune: {epochs: 1, optimizer: lion}\n", "finetune.optimizer: Input should be 'sgd', 'adam' or "),
         ("model: a:b\ndata: {source: x, crop_pct: 1.5}\n", "data.crop_pct: Input should be less than or equal to 1"),
+        (
+            "model: a:b\ndata: {source: x, seed: -1}\n",
+            "data.seed: Input should be greater than or equal to 0, not '-1'",
+        ),
+        ("model: a:b\ndata: {source: x, workers: 100000}\n", "data.workers: Input should be less than or equal to 256"),
         ("model: a:b\ndata: {source: x, augment: blur}\n", "data.augment: Input should be 'none', 'flip', "),
         (LEAST + "objective: sum\n", "objective: Input should be 'exp' or 'delta'"),
         (LEAST + "label: a/b\n", "label: String should match pattern"),

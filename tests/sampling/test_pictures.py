@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from layermerge.data.sources import load_images
+from layermerge.data.readers import load_images
 from layermerge.errors import ArtifactError, DataError
 from layermerge.sampling.pictures import read_images, to_pixels, write_grid, write_images
 
@@ -150,9 +150,9 @@ def test_mixed_sizes_are_named(tmp_path: Path) -> None:
     assert "00000.png' is 6x8; resize them to one size" in message
 
 
-def test_deep_pixels_are_refused(tmp_path: Path) -> None:
-    Image.fromarray(np.full((2, 2), 1000, np.uint16)).save(tmp_path / "deep.png")
-    assert "deep.png' has pixels of kind I;16; give 8 bits" in refused(tmp_path)
+def test_deep_pixels_are_scaled(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[0, 1000], [32768, 65535]], np.uint16)).save(tmp_path / "deep.png")
+    assert read_images(tmp_path).flatten().tolist() == [0, 4, 128, 255]  # of 255 what they are of 65,535
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:

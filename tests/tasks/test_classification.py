@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from layermerge.errors import DataError
-from layermerge.tasks import Classification, Draw, Preparation
+from layermerge.tasks import Classification, Draw, Preparation, Score
 from layermerge.tasks.classification import wilson_interval
 
 CLASSES = 5
@@ -183,6 +184,22 @@ def test_outputs_that_are_refused(output: Any, message: str) -> None:
         task().test(lambda _: output)
 
 
+def test_a_network_of_more_outputs_than_classes_is_a_warning_once() -> None:
+    pixels, labels = arrays(40)
+    mine = Classification((pixels, labels * 0), (pixels, labels * 0))
+    message = "the train arrays has images of 1 of the network's 2 classes; scores say nothing of the others"
+    with pytest.warns(UserWarning, match=message) as warned:
+        mine.evaluate(lambda images: torch.eye(2)[[0] * len(images)])
+    assert len(warned) == 1
+    assert "layermerge" in Path(warned[0].filename).parts  # so the command line shows it
+    assert mine.test(lambda images: torch.eye(2)[[0] * len(images)]).value == 1.0  # without another
+
+
+def test_scores_have_a_title_and_a_scale() -> None:
+    share, loss = Score("accuracy", 0.5, 10), Score("noise loss", 0.5, 10, kind="loss")
+    assert (share.title, share.scale, loss.title, loss.scale) == ("accuracy (%)", 100.0, "noise loss", 1.0)
+
+
 # -- losses
 
 
@@ -215,7 +232,7 @@ def test_the_description_is_plain_and_names_what_matters() -> None:
     assert described == task(workers=2, eval_batch_size=9).describe()
     fingerprint = described["data_fingerprint"]
     assert isinstance(fingerprint, str)
-    assert len(fingerprint) == 16
+    assert len(fingerprint) == 32
     changed = arrays(203)
     changed[0][5, 0, 0, 0] ^= 1
     others = [task(seed=1), task(held_out=0.2), Classification(changed, arrays(60, 1), preparation=PREPARATION)]

@@ -106,7 +106,7 @@ def test_schedulers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     )
     file = tmp_path / "scheduler_config.json"
     file.write_text("{", encoding="utf-8")
-    assert refusal(lambda: NoiseSchedule.read(tmp_path)) == f"scheduler '{file}' cannot be read: it is no JSON"
+    assert refusal(lambda: NoiseSchedule.read(tmp_path)) == f"scheduler '{file}' cannot be read: it is not valid JSON"
     documents: list[Any] = [{"_class_name": "UNet2DModel"}, {"_class_name": "Nothing"}, {}, []]
     for document in documents:
         file.write_text(json.dumps(document), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Images: labelled images that are read by index, from memory, folders or a user's Dataset.
+"""Images: one protocol for labelled images, whether from memory, a folder, a user's Dataset or a stream.
 
 In: indices of the batches, a Preparation, a seed. Out: (images, labels) tensors on the CPU. What an example looks like
 depends on the seed and its index alone: not on batches, workers or what was read before; global random state stays.
@@ -6,54 +6,54 @@ depends on the seed and its index alone: not on batches, workers or what was rea
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from layermerge.data.preparation import Preparation
+from layermerge.data.preparation import Preparation, Variation
 from layermerge.errors import DataError
+from layermerge.files import digest
 
 Labels = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64]
+Labelled = tuple[Tensor, Tensor]
 
 
 class Images(ABC):
-    """Labelled images, addressed by index."""
+    """Labelled images by index."""
+
+    addressable = True
+    """Whether they can be read in any order. A stream is read in its own only, so it cannot be split or shuffled."""
+    shape: tuple[int, ...] | None = None
+    """Channels, height and width, where they are known before anything is read."""
 
     def __init__(self, name: str, labels: Any, classes: Sequence[str] | None = None) -> None:
         self.name = name
         self.labels = checked_labels(name, labels, len(classes) if classes else None)
-        self.classes = tuple(classes or map(str, range(int(self.labels.max()) + 1)))
+        self.largest_label = int(self.labels.max())
+        self.classes = tuple(classes or map(str, range(self.largest_label + 1)))
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
-    def largest_label(self) -> int:
-        return int(self.labels.max())
-
     @abstractmethod
     def batches(
         self, index_batches: Sequence[Indices], preparation: Preparation, seed: int | None, workers: int = 0
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    ) -> Iterator[Labelled]:
         """The images of these batches; without a seed, as for evaluation. Only the images asked for are read."""
 
     def fingerprint(self) -> str:
         """Names labels and content."""
-        digest = hashlib.sha256(self.labels.tobytes())
-        self._add_content(digest)
-        return digest.hexdigest()
+        return digest(self.labels.tobytes(), *self._content())
 
     @abstractmethod
-    def _add_content(self, digest: Any) -> None:
-        """Feeds what names the images."""
+    def _content(self) -> Iterable[str | memoryview]:
+        """What names the images."""
 
 
 class ArrayImages(Images):
@@ -62,6 +62,7 @@ class ArrayImages(Images):
     def __init__(self, name: str, pixels: Any, labels: Any, classes: Sequence[str] | None = None) -> None:
         super().__init__(name, labels, classes)
         self.pixels = _channels_first(name, pixels).contiguous()
+        self.shape = tuple(self.pixels.shape[1:])
         if len(self.pixels) != len(self.labels):
             raise DataError(
                 f"{name} has {len(self.pixels)} images and {len(self.labels)} labels; give one label per image"
@@ -73,7 +74,7 @@ class ArrayImages(Images):
         preparation: Preparation,
         seed: int | None,
         workers: int = 0,  # noqa: ARG002 - memory needs none
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    ) -> Iterator[Labelled]:
         prepared = self.pixels.is_floating_point()
         if prepared and preparation.normalise is not None:
             raise DataError(
@@ -94,31 +95,8 @@ class ArrayImages(Images):
                 torch.from_numpy(self.labels[indices]),
             )
 
-    def _add_content(self, digest: Any) -> None:
-        digest.update(str((tuple(self.pixels.shape), self.pixels.dtype)).encode())
-        digest.update(self.pixels.numpy())
-
-
-class Variation:
-    """The flips and crops of one epoch, drawn for all examples at once so that each has its own wherever it is read."""
-
-    def __init__(self, preparation: Preparation, count: int, seed: int) -> None:
-        generator = np.random.default_rng(seed)
-        self._flips = preparation.augment in ("flip", "crop_flip")
-        self._pad = preparation.pad if preparation.augment == "crop_flip" else 0
-        self._mirrored = torch.from_numpy(generator.random(count) < 0.5)
-        self._corners = torch.from_numpy(generator.integers(0, 2 * self._pad + 1, (2, count)))
-
-    def __call__(self, images: Tensor, indices: Tensor) -> Tensor:
-        """`images` are the examples `indices`, channels first, of equal size."""
-        if self._pad:
-            height, width = images.shape[2:]
-            windows = functional.pad(images, [self._pad] * 4).unfold(2, height, 1).unfold(3, width, 1)
-            top, left = self._corners[:, indices]
-            images = windows[torch.arange(len(images)), :, top, left]
-        if self._flips:
-            images = torch.where(self._mirrored[indices].view(-1, 1, 1, 1), images.flip(3), images)
-        return images
+    def _content(self) -> Iterable[str | memoryview]:
+        return str((tuple(self.pixels.shape), self.pixels.dtype)), self.pixels.numpy().data
 
 
 def checked_labels(name: str, labels: Any, classes: int | None = None) -> Labels:
@@ -142,7 +120,7 @@ def _channels_first(name: str, given: Any) -> Tensor:
     try:
         pixels = given if isinstance(given, Tensor) else torch.from_numpy(np.require(given, requirements="W"))
     except (TypeError, ValueError) as error:
-        raise DataError(f"images of {name} are no array of numbers ({error})") from None
+        raise DataError(f"images of {name} are not an array of numbers ({error})") from None
     if pixels.is_floating_point() and pixels.ndim == 4:
         return pixels.to(torch.float32)
     if pixels.dtype == torch.uint8 and pixels.ndim == 3:

@@ -1,4 +1,4 @@
-"""Preparation: how images become what a network reads, and how they are varied for training. Plain data, no images.
+"""Preparation: how images become what a network reads, and how they are varied for training.
 
 Statistics are per channel and refer to pixels in [0, 1]. Sizes, interpolation and crops are for images of any size, from
 folders; arrays have their size already.
@@ -7,14 +7,16 @@ folders; arrays have their size already.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from layermerge.errors import DataError, ModelError
+from layermerge.errors import DataError, require_package
 from layermerge.models import import_torchvision
 
 Augment = Literal["none", "flip", "crop_flip", "imagenet", "randaugment"]
@@ -132,11 +134,30 @@ class Preparation:
         return pixels.sub_(mean).div_(std)
 
 
+class Variation:
+    """The flips and crops of one epoch, drawn for all examples at once so that each has its own wherever it is read."""
+
+    def __init__(self, preparation: Preparation, count: int, seed: int) -> None:
+        generator = np.random.default_rng(seed)
+        self._flips = preparation.augment in ("flip", "crop_flip")
+        self._pad = preparation.pad if preparation.augment == "crop_flip" else 0
+        self._mirrored = torch.from_numpy(generator.random(count) < 0.5)
+        self._corners = torch.from_numpy(generator.integers(0, 2 * self._pad + 1, (2, count)))
+
+    def __call__(self, images: Tensor, indices: Tensor) -> Tensor:
+        """`images` are the examples `indices`, channels first, of equal size."""
+        if self._pad:
+            height, width = images.shape[2:]
+            windows = functional.pad(images, [self._pad] * 4).unfold(2, height, 1).unfold(3, width, 1)
+            top, left = self._corners[:, indices]
+            images = windows[torch.arange(len(images)), :, top, left]
+        if self._flips:
+            images = torch.where(self._mirrored[indices].view(-1, 1, 1, 1), images.flip(3), images)
+        return images
+
+
 def _timm_data() -> Any:
     """timm.data; torchvision is imported first because timm imports it and may find its operators missing."""
-    try:
+    with suppress(ImportError):
         import_torchvision()
-        import timm.data
-    except ImportError as error:
-        raise ModelError(f"image folders need timm ({error}); try: pip install 'layermerge[models]'") from error
-    return timm.data
+    return require_package("timm.data", "an image folder", "layermerge[models]")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from layermerge.data.draws import Scalar
+from layermerge.data.sets import Scalar
 from layermerge.planning.plan import Candidate
 from layermerge.runs.records import Choice, Report, Variant
 from layermerge.solving.frontier import Point

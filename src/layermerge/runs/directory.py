@@ -26,8 +26,8 @@ from layermerge.tables.workloads import Workload
 from layermerge.tracing.capture import Inputs
 from layermerge.tracing.fingerprint import fingerprint
 from layermerge.tracing.structure import Structure
-from layermerge.tuning.recovery import Epoch, read_recovery
 from layermerge.tuning.recovery import JSONL as RECOVERY
+from layermerge.tuning.recovery import Epoch, read_recovery
 
 
 @dataclass(frozen=True)

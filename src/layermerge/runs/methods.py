@@ -17,8 +17,8 @@ from layermerge.errors import PlanError
 from layermerge.files import weights_digest, write_document
 from layermerge.planning.plan import METHODS as MENUS
 from layermerge.runs.context import Context, open_context
-from layermerge.runs.records import CONTROL, ChannelShare, Result, Variant
 from layermerge.runs.recipe import Settings
+from layermerge.runs.records import CONTROL, ChannelShare, Result, Variant
 from layermerge.runs.steps import choose, finish, original_ms, score_original, variant_of
 from layermerge.solving.budget import budget_ms
 from layermerge.surgery.rewrite import RewrittenModule, rewrite

@@ -31,7 +31,9 @@ def open_task(recipe: RunRecipe, loaded: LoadedModel) -> Task:
     task = data.open(loaded.module)
     if shape is not None and (found := _first_shape(task.example_inputs())) != shape:
         said = "x".join(map(str, found))
-        raise RecipeError(f"input is {recipe.input}, but the images of {data.source} come as {said}; leave out the input")
+        raise RecipeError(
+            f"input is {recipe.input}, but the images of {data.source} come as {said}; leave out the input"
+        )
     return task
 
 

@@ -6,7 +6,6 @@ key, a wrong type or a value out of range is one line that names the key.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,9 +13,11 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from torch import Tensor
 
-from layermerge.errors import RecipeError
+from layermerge.data.preparation import STATISTICS, Augment, Interpolation, Preparation, Statistics
+from layermerge.data.readers import load_images
+from layermerge.data.sets import MOST_WORKERS, Loading
+from layermerge.errors import LayerMergeError, RecipeError
 from layermerge.files import Record, first_problem
-from layermerge.errors import LayerMergeError
 from layermerge.planning.rules import Rules
 from layermerge.runtimes.base import Runtime, RuntimeSettings
 from layermerge.runtimes.registry import make_runtime
@@ -28,9 +29,6 @@ from layermerge.tasks.base import Task
 from layermerge.tasks.classification import Classification
 from layermerge.tasks.diffusion import Diffusion
 from layermerge.tasks.noise import Betas, NoiseSchedule, Prediction
-from layermerge.data.preparation import STATISTICS, Augment, Interpolation, Preparation, Statistics
-from layermerge.data.sources import load_images
-from layermerge.data.user_data import Data
 from layermerge.tuning.recipe import Recipe
 
 
@@ -156,8 +154,8 @@ class DataRecipe(Record):
     crop_pct: float | None = Field(default=None, gt=0, le=1)
     held_out: float | int = 0.1
     held_out_from: int | None = None
-    seed: int = 0
-    workers: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0)
+    workers: int = Field(default=0, ge=0, le=MOST_WORKERS)
     eval_batch_size: int = Field(default=250, ge=1)
 
     @field_validator("normalise")
@@ -169,18 +167,14 @@ class DataRecipe(Record):
 
     def open(self, model: Any) -> Task:
         """The task; what the recipe leaves open about images follows the model's own data configuration."""
-        return _TASKS[self.task](self, model, *load_images(self.source), self._shared(model))
-
-    def _shared(self, model: Any) -> dict[str, Any]:
-        """What every task on images takes."""
-        return {
-            "preparation": self._preparation(model),
-            "held_out": self.held_out,
-            "held_out_from": self.held_out_from,
-            "seed": self.seed,
-            "workers": self.workers,
-            "eval_batch_size": self.eval_batch_size,
-        }
+        if self.task != "diffusion" and (self.condition != "none" or self.noise != NoiseRecipe()):
+            raise RecipeError("data: noise and condition are for diffusion; say task: diffusion, or leave them out")
+        train, test = load_images(self.source)
+        loading = self.model_dump(include={*Loading.__annotations__}) | {"preparation": self._preparation(model)}
+        if self.task == "classification":
+            return Classification(train, test, **loading)
+        conditions = _labels_alone if self.condition == "labels" else None
+        return Diffusion(train, test, model, schedule=self.noise.schedule(), conditions=conditions, **loading)
 
     def _preparation(self, model: Any) -> Preparation:
         """Models of timm carry the configuration of their data."""
@@ -197,25 +191,8 @@ class DataRecipe(Record):
         )
 
 
-def _classification(data: DataRecipe, _model: Any, train: Data, test: Data, shared: dict[str, Any]) -> Task:
-    if data.condition != "none" or data.noise != NoiseRecipe():
-        raise RecipeError("data: noise and condition are for diffusion; say task: diffusion, or leave them out")
-    return Classification(train, test, **shared)
-
-
-def _diffusion(data: DataRecipe, model: Any, train: Data, test: Data, shared: dict[str, Any]) -> Task:
-    conditions = _labels_alone if data.condition == "labels" else None
-    return Diffusion(train, test, model, schedule=data.noise.schedule(), conditions=conditions, **shared)
-
-
 def _labels_alone(labels: Tensor) -> tuple[Tensor]:
     return (labels,)
-
-
-_TASKS: dict[str, Callable[[DataRecipe, Any, Data, Data, dict[str, Any]], Task]] = {
-    "classification": _classification,
-    "diffusion": _diffusion,
-}
 
 
 class RunRecipe(Settings):

@@ -38,9 +38,7 @@ def _require_same_run(directory: RunDirectory, noted: RunRecipe, chosen: RunReci
     ]
     for key, there, now in facts:
         if there is not None and now is not None and str(there) != str(now):
-            raise RecipeError(
-                f"'{directory.path}' is a run of {key} {there}, not of {now}; give another run directory"
-            )
+            raise RecipeError(f"'{directory.path}' is a run of {key} {there}, not of {now}; give another run directory")
 
 
 def note_recipe(directory: RunDirectory, recipe: RunRecipe) -> None:

@@ -97,9 +97,7 @@ def measure_latency_from_files(directory: RunDirectory, runtime: Runtime, batch:
     return job.run(runtime, batch, directory.latency)
 
 
-def measure_importance_step(
-    context: Context, menu: Menu, latency: LatencyTable, shard: Shard = WHOLE_TABLE
-) -> Table:
+def measure_importance_step(context: Context, menu: Menu, latency: LatencyTable, shard: Shard = WHOLE_TABLE) -> Table:
     settings = context.settings
     return measure_importance(
         context.trace,

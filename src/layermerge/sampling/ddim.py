@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from layermerge.errors import DataError, LayerMergeError, first_line
 from layermerge.progress import Progress
-from layermerge.tasks.base import Network
-from layermerge.tasks.evaluation import answer_of, device_of, evaluating
+from layermerge.tasks.base import Network, answer_of, device_of, evaluating
 from layermerge.tasks.noise import NoiseSchedule
 
 Spacing = Literal["uniform", "quadratic"]

@@ -15,18 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layermerge.data.folders import FolderImages, decode, import_pillow
 from layermerge.data.images import ArrayImages
-from layermerge.data.loaded import FolderImages, import_pillow
-from layermerge.data.sources import load_images
-from layermerge.errors import ArtifactError, DataError, first_line
+from layermerge.data.readers import load_images
+from layermerge.errors import ArtifactError, DataError
 from layermerge.files import write_files
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 _GAP = 2
 _WHITE = 255
 _AT_ONCE = 1024
-_GREY_MODES = {"1", "L", "LA"}
-_COLOUR_MODES = {"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr", "HSV", "LAB"}
 
 
 def to_pixels(images: Tensor, name: str = "images") -> Tensor:
@@ -138,15 +136,7 @@ def _read_files(files: Sequence[Path]) -> Tensor:
 
 
 def _decode(file: Path) -> Tensor:
-    library = import_pillow()
-    try:
-        with library.open(file) as image:
-            mode = image.mode
-            pixels = np.array(image.convert("L" if mode in _GREY_MODES else "RGB"))
-    except Exception as error:  # decoders raise whatever they like at a torn file
-        raise DataError(f"image '{file}' cannot be read ({first_line(error)}); repair or remove it") from None
-    if mode not in _GREY_MODES | _COLOUR_MODES:  # such as 16 bits a pixel, which conversion cuts off
-        raise DataError(f"image '{file}' has pixels of kind {mode}; give 8 bits a channel, grey or RGB")
+    pixels = np.array(decode(file))
     return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy())
 
 

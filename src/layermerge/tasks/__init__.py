@@ -1,8 +1,9 @@
 """Tasks: what networks are for. Importing this needs neither timm nor torchvision nor Pillow."""
 
 from layermerge.data.preparation import Preparation
-from layermerge.data.sources import load_images
-from layermerge.tasks.base import Batch, Draw, Network, Score, Task
+from layermerge.data.readers import load_images
+from layermerge.data.sets import Draw, Loading
+from layermerge.tasks.base import Batch, Network, Score, Task
 from layermerge.tasks.classification import Classification
 from layermerge.tasks.diffusion import Diffusion
 from layermerge.tasks.noise import NoiseSchedule
@@ -12,6 +13,7 @@ __all__ = [
     "Classification",
     "Diffusion",
     "Draw",
+    "Loading",
     "Network",
     "NoiseSchedule",
     "Preparation",

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from layermerge.data.draws import Draw, Scalar
+from layermerge.data.sets import Draw as Draw
+from layermerge.data.sets import Scalar as Scalar
+from layermerge.tracing import modes
 
 Batch = tuple[Tensor, ...]
 Network = Callable[..., Any]
@@ -40,7 +44,7 @@ class Score:
 
     @property
     def scale(self) -> float:
-        """From stored values to those that people read."""
+        """From the value to what people read."""
         return 100.0 if self.kind == "share" else 1.0
 
     def __str__(self) -> str:
@@ -89,3 +93,21 @@ class Task(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Scalar]:
         """What scores depend on: the data and its treatment. Goes into the provenance of tables."""
+
+
+def device_of(network: Network) -> torch.device:
+    parameter = next(network.parameters(), None) if isinstance(network, nn.Module) else None
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def evaluating(network: Network) -> AbstractContextManager[None]:
+    """Evaluation mode inside, for what has modes."""
+    return modes.evaluating(network) if isinstance(network, nn.Module) else nullcontext()
+
+
+def answer_of(outputs: Any, name: str) -> Any:
+    """What a network says, where it may say it under a name (as an attribute or a key), or first of several."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    given = outputs.get(name) if isinstance(outputs, dict) else getattr(outputs, name, outputs)
+    return given[0] if isinstance(given, (tuple, list)) and given else given

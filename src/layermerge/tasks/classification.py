@@ -2,54 +2,33 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from layermerge.data.image_sets import ImageSets, Labelled
-from layermerge.data.preparation import Preparation
-from layermerge.data.user_data import Data
+from layermerge.data.datasets import Data
+from layermerge.data.images import Labelled
+from layermerge.data.sets import Draw, ImageSets, Loading, Scalar
 from layermerge.errors import DataError
-from layermerge.tasks.base import Batch, Draw, Network, Scalar, Score, Task
-from layermerge.tasks.evaluation import answer_of, device_of, evaluating
+from layermerge.tasks.base import Batch, Network, Score, Task, answer_of, device_of, evaluating
 
 
 class Classification(Task):
     """Classification of images.
 
     `train` and `test` are what `load_images` gives, a pair (images, labels) of arrays, a map-style Dataset or a DataLoader.
-    `held_out` is a part of the training images that is never trained on (a share or a number, every class in proportion) or
-    a set of its own; with `held_out_from` only images before that index are trained on. `preparation` says how images are
-    scaled, varied and normalised; `workers` processes read them; `seed` draws the held-out part.
+    Keywords are those of `Loading`: `preparation`, `held_out`, `held_out_from`, `seed`, `eval_batch_size`, `workers`.
     """
 
     ceiling = 1.0
 
-    def __init__(
-        self,
-        train: Data,
-        test: Data,
-        *,
-        preparation: Preparation = Preparation(),
-        held_out: float | int | Data = 0.1,
-        seed: int = 0,
-        eval_batch_size: int = 250,
-        workers: int = 0,
-        held_out_from: int | None = None,
-    ) -> None:
-        self._sets = ImageSets(
-            train,
-            test,
-            preparation=preparation,
-            held_out=held_out,
-            held_out_from=held_out_from,
-            seed=seed,
-            eval_batch_size=eval_batch_size,
-            workers=workers,
-        )
+    def __init__(self, train: Data, test: Data, **loading: Unpack[Loading]) -> None:
+        self._sets = ImageSets(train, test, **loading)
+        self._compared = False
 
     def train_batches(self, draw: Draw) -> Iterator[Batch]:
         return self._sets.train_batches(draw)
@@ -93,12 +72,20 @@ class Classification(Task):
     def _checked(self, outputs: Any) -> Tensor:
         """The logits; labels of all sets are looked at with the first of them, not when a training reaches a bad one."""
         logits = _logits(outputs)
+        width, trained = logits.shape[1], self._sets.trained_classes
         for images in self._sets.all:
-            if images.largest_label >= logits.shape[1]:
+            if images.largest_label >= width:
                 raise DataError(
-                    f"{images.name} has label {images.largest_label}, but the network has {logits.shape[1]} outputs; "
+                    f"{images.name} has label {images.largest_label}, but the network has {width} outputs; "
                     "it is of another data set, or labels do not count from 0"
                 )
+        if not self._compared and trained is not None and trained < width:
+            warnings.warn(
+                f"{self._sets.train.name} has images of {trained} of the network's {width} classes; "
+                "scores say nothing of the others",
+                stacklevel=2,
+            )
+        self._compared = True
         return logits
 
 

@@ -12,20 +12,19 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from layermerge.data.image_sets import ImageSets, Labelled
-from layermerge.data.preparation import Preparation
-from layermerge.data.user_data import Data
+from layermerge.data.datasets import Data
+from layermerge.data.images import Labelled
+from layermerge.data.sets import Draw, ImageSets, Loading, Scalar
 from layermerge.errors import DataError, first_line
 from layermerge.files import weights_digest
-from layermerge.tasks.base import Batch, Draw, Network, Scalar, Score, Task
-from layermerge.tasks.evaluation import answer_of, device_of, evaluating
+from layermerge.tasks.base import Batch, Network, Score, Task, answer_of, device_of, evaluating
 from layermerge.tasks.noise import NoiseSchedule
 
 Conditions = Callable[[Tensor], tuple[Tensor, ...]]
@@ -38,7 +37,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 class Diffusion(Task):
     """Prediction of noise. Images come in [0, 1] and are shown in [-1, 1]; with `centred=False`, for latents, as they are.
 
-    `schedule` is a diffusers scheduler or a NoiseSchedule, by default that of DDPM.
+    `schedule` is a diffusers scheduler or a NoiseSchedule, by default that of DDPM. Other keywords are those of `Loading`.
     """
 
     ceiling = 0.0
@@ -52,28 +51,15 @@ class Diffusion(Task):
         schedule: Any = None,
         conditions: Conditions | None = None,
         centred: bool = True,
-        preparation: Preparation = Preparation(),
-        held_out: float | int | Data = 0.1,
-        held_out_from: int | None = None,
-        seed: int = 0,
-        eval_batch_size: int = 50,
-        workers: int = 0,
+        **loading: Unpack[Loading],
     ) -> None:
-        if preparation.normalise is not None:
+        smaller: Loading = {"eval_batch_size": 50, **loading}
+        self._sets = ImageSets(train, test, **smaller)
+        if self._sets.preparation.normalise is not None:
             raise DataError("diffusion shows images in [-1, 1] by itself; leave out the normalisation")
-        self._sets = ImageSets(
-            train,
-            test,
-            preparation=preparation,
-            held_out=held_out,
-            held_out_from=held_out_from,
-            seed=seed,
-            eval_batch_size=eval_batch_size,
-            workers=workers,
-        )
         given = NoiseSchedule.from_betas() if schedule is None else schedule
         self.schedule = given if isinstance(given, NoiseSchedule) else NoiseSchedule.of(given)
-        self._conditions, self._centred, self._seed = conditions, centred, seed
+        self._conditions, self._centred = conditions, centred
         # A copy: the unit of the score must not change while the network is trained.
         self._pretrained = copy.deepcopy(pretrained).eval().requires_grad_(False)
         self._require_fit(pretrained)
@@ -145,7 +131,7 @@ class Diffusion(Task):
 
     def _losses(self, network: Network, batches: Iterable[Labelled], kind: int) -> Tensor:
         """Of each image, in float64. Time steps are spread evenly over the images."""
-        generator = np.random.default_rng((self._seed, kind))
+        generator = np.random.default_rng((self._sets.seed, kind))
         losses: list[Tensor] = []
         seen = 0
         with evaluating(network):

@@ -6,7 +6,6 @@ back from a prediction to image and noise. The one place that knows the three ki
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from layermerge.errors import DataError
+from layermerge.errors import DataError, first_line
+from layermerge.files import digest
 from layermerge.models import import_diffusers
 
 Prediction = Literal["epsilon", "v_prediction", "sample"]
@@ -75,8 +75,8 @@ class NoiseSchedule:
         file = Path(place) / "scheduler_config.json" if Path(place).is_dir() else Path(place)
         try:
             config = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is no JSON"
+        except (OSError, ValueError, RecursionError) as error:
+            reason = getattr(error, "strerror", None) or "it is not valid JSON"
             raise DataError(f"scheduler '{file}' cannot be read: {reason}") from error
         return _built(file, config)
 
@@ -107,7 +107,7 @@ class NoiseSchedule:
         return signal * noisy_images - noisy * predicted, noisy * noisy_images + signal * predicted
 
     def fingerprint(self) -> str:
-        return f"{self.prediction} {hashlib.sha256(self.kept.numpy().tobytes()).hexdigest()[:16]}"
+        return f"{self.prediction} {digest(self.kept.numpy().tobytes())}"
 
     def _weights(self, times: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
         """Of image and noise, computed in float64."""
@@ -123,7 +123,5 @@ def _built(file: Path, config: Any) -> NoiseSchedule:
     try:
         scheduler = kind.from_config(config)
     except Exception as error:
-        raise DataError(
-            f"diffusers cannot build the scheduler of '{file}': {str(error).splitlines()[0][:160]}"
-        ) from error
+        raise DataError(f"diffusers cannot build the scheduler of '{file}': {first_line(error)}") from error
     return NoiseSchedule.of(scheduler)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from layermerge.errors import DataError
-from layermerge.tasks import Classification, Draw
+from layermerge.tasks import Classification, Draw, Preparation
 
 TEST = (torch.randn(4, 1, 2, 2), torch.tensor([0, 1, 2, 1]))
 
@@ -119,6 +119,32 @@ def test_streams_are_cut_into_batches_in_order() -> None:
     assert task.describe()["held_out_count"] == 30
     with pytest.raises(DataError, match="the train loader has label 2, but the network has 2 outputs"):
         task.loss(torch.zeros(3, 2), (torch.zeros(3), torch.tensor([0, 1, 0])))
+
+
+class Length(Flow):
+    """Says how long it is, whether or not so many examples come."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+
+@pytest.mark.parametrize("count", [20, 40])
+@pytest.mark.filterwarnings("ignore:Length of IterableDataset:UserWarning")
+def test_a_stream_is_as_long_as_it_says_or_ends_before(count: int) -> None:
+    task = Classification(DataLoader(Length(count), batch_size=7), TEST, held_out=Flow())
+    assert task.steps_per_epoch(10) == count // 10
+    assert firsts(task.train_batches(Draw(0, 10))) == [
+        list(range(start, start + 10)) for start in range(0, min(count, 30), 10)
+    ]
+
+
+def test_streams_prepare_their_images_themselves() -> None:
+    task = Classification(Flow(), TEST, held_out=Flow(), preparation=Preparation(augment="flip"))
+    with pytest.raises(DataError, match="the train dataset prepares its images itself; put augmentation"):
+        next(iter(task.train_batches(Draw(0, 4))))
 
 
 class Broken(Numbers):

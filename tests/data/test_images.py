@@ -108,34 +108,10 @@ def test_the_fingerprint_names_pixels_and_labels() -> None:
         (pictures(0), np.zeros(0, int), "set is empty; give at least one image"),
         (np.zeros((2, 5, 5, 7), np.uint8), [0, 1], r"images of set are uint8 of shape \(2, 5, 5, 7\); give uint8"),
         (np.zeros((2, 5, 5, 3), np.int32), [0, 1], "images of set are int32"),
-        (np.array(["a", "b"]), [0, 1], "images of set are no array of numbers"),
+        (np.array(["a", "b"]), [0, 1], "images of set are not an array of numbers"),
     ],
 )
 def test_arrays_that_are_refused(pixels: Any, labels: Any, message: str) -> None:
     with pytest.raises(DataError, match=message) as raised:
         ArrayImages("set", pixels, labels, ("a", "b", "c"))
     assert len(str(raised.value).splitlines()) == 1
-
-
-def test_preparations_that_are_refused() -> None:
-    unknown: Any = "mixup"
-    with pytest.raises(DataError, match="no augment 'mixup'; it knows none, flip, crop_flip, imagenet, randaugment"):
-        Preparation(augment=unknown)
-    with pytest.raises(DataError, match="no interpolation 'mixup'"):
-        Preparation(interpolation=unknown)
-    with pytest.raises(DataError, match="needs pad >= 0"):
-        Preparation(pad=-1)
-    with pytest.raises(DataError, match="one number per channel, std above 0"):
-        Statistics((0.5,), (0.0,))
-    images = ArrayImages("set", pictures(2, 1), [0, 1])
-    with pytest.raises(DataError, match="images of 1 channels cannot be normalised by 3 means"):
-        read(images, [0], Preparation(STATISTICS["imagenet"]), None)
-    with pytest.raises(DataError, match="augment 'imagenet' is for image folders; set is arrays: try crop_flip"):
-        read(images, [0], Preparation(augment="imagenet"), 0)
-
-
-def test_statistics_by_the_name_of_a_data_set() -> None:
-    x = Preparation.for_data_set("fashion-mnist").finish(torch.full((1, 1, 2, 2), 51, dtype=torch.uint8))
-    assert torch.allclose(x, torch.full((1, 1, 2, 2), (0.2 - 0.2860) / 0.3530))
-    with pytest.raises(DataError, match="knows no data set 'mnits'; it knows imagenet, cifar10, fashion-mnist, none"):
-        Preparation.for_data_set("mnits")

@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from layermerge.data.fashion_mnist import EMBEDDED
 from layermerge.data.images import ArrayImages
+from layermerge.data.readers import EMBEDDED
 from layermerge.errors import DataError
 from layermerge.tasks import Classification, Draw, Preparation, load_images
 
@@ -82,9 +82,7 @@ def test_every_layout_of_cifar10_is_the_same(tmp_path: Path, layout: str) -> Non
         place = write_npz(tmp_path)
     else:
         (write_binary if layout == "binary" else write_sheets)(tmp_path)
-    allowed = Image.MAX_IMAGE_PIXELS
     train, test = load_images(f"cifar10:{place}")
-    assert allowed == Image.MAX_IMAGE_PIXELS
     pixels, labels = cifar_images()
     assert isinstance(train, ArrayImages)
     assert isinstance(test, ArrayImages)
@@ -104,7 +102,7 @@ def cut_short(file: Path) -> None:
             write_binary,
             "data_batch_2.bin",
             cut_short,
-            "has 9119 bytes, not a multiple of 3073; it is torn: fetch it again",
+            "is truncated: 9119 bytes, not a multiple of 3073; fetch it again",
         ),
         (
             write_binary,
@@ -115,7 +113,7 @@ def cut_short(file: Path) -> None:
         (write_sheets, "data_batch_2.png", cut_short, "cannot be read ("),
         (write_sheets, "test_batch.png", Path.unlink, "cannot be read (No such file or directory)"),
         (write_sheets, "train_lables.json", Path.unlink, "cannot be read (No such file or directory)"),
-        (write_sheets, "test_lables.json", lambda file: file.write_text("[1,"), "is no list of labels ("),
+        (write_sheets, "test_lables.json", lambda file: file.write_text("[1,"), "is not a list of labels ("),
         (
             write_sheets,
             "data_batch_1.png",
@@ -124,12 +122,12 @@ def cut_short(file: Path) -> None:
         ),
     ],
 )
-def test_torn_cifar10_files_are_named(
+def test_truncated_cifar10_files_are_named(
     tmp_path: Path, write: Callable[[Path], None], name: str, change: Callable[[Path], Any], message: str
 ) -> None:
     write(tmp_path)
     change(tmp_path / name)
-    assert refused(f"cifar10:{tmp_path}").startswith(f"'{tmp_path / name}' {message}")
+    assert refused(f"cifar10:{tmp_path}").removeprefix("image ").startswith(f"'{tmp_path / name}' {message}")
 
 
 def test_cifar10_that_is_refused(tmp_path: Path) -> None:
@@ -152,14 +150,14 @@ def test_npz_files_that_are_refused(tmp_path: Path) -> None:
     path = write_npz(tmp_path, y_test=None)
     assert refused(f"npz:{path}") == f"'{path}' has no array 'y_test'; it needs x_train, y_train, x_test, y_test"
     write_npz(tmp_path, y_train=np.array([{}] * 15))
-    assert refused(f"npz:{path}") == f"'{path}' is torn or no .npz of plain arrays; write it with numpy.savez"
+    assert refused(f"npz:{path}") == f"'{path}' is truncated or not an .npz of plain arrays; write it with numpy.savez"
     write_npz(tmp_path)
     cut_short(path)
-    assert "is torn or no .npz of plain arrays" in refused(f"npz:{path}")
+    assert "is truncated or not an .npz of plain arrays" in refused(f"npz:{path}")
     path.write_bytes(b"\x80\x02}q\x00.")
-    assert "is torn or no .npz of plain arrays" in refused(f"npz:{path}")
+    assert "is truncated or not an .npz of plain arrays" in refused(f"npz:{path}")
     np.save(tmp_path / "single.npy", np.zeros(3))
-    assert "is torn or no .npz of plain arrays" in refused(f"npz:{tmp_path / 'single.npy'}")
+    assert "is truncated or not an .npz of plain arrays" in refused(f"npz:{tmp_path / 'single.npy'}")
     write_npz(tmp_path, y_train=np.arange(14))
     assert refused(f"npz:{path}") == "set.npz train has 15 images and 14 labels; give one label per image"
     write_npz(tmp_path, y_train=-np.arange(15))
@@ -209,11 +207,11 @@ def test_idx_files_packed_or_not(tmp_path: Path) -> None:
         ("train-images-idx3-ubyte.gz", None, "does not exist, nor with .gz; fashion-mnist: needs the directory"),
         ("train-images-idx3-ubyte.gz", b"no gzip", "cannot be read (Not a gzipped file"),
         ("train-images-idx3-ubyte.gz", gzip.compress(b"x" * 999)[:-9], "cannot be read ("),
-        ("t10k-images-idx3-ubyte", b"\0\0\x08\x03", "is torn or no idx file of 3 dimensions; fetch it again"),
-        ("train-labels-idx1-ubyte", idx(np.zeros(5, np.uint8))[:-1], "is torn or no idx file of 1 dimensions"),
+        ("t10k-images-idx3-ubyte", b"\0\0\x08\x03", "is truncated or not an idx file of 3 dimensions; fetch it again"),
+        ("train-labels-idx1-ubyte", idx(np.zeros(5, np.uint8))[:-1], "is truncated or not an idx file of 1 dimensions"),
     ],
 )
-def test_torn_idx_files_are_named(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+def test_truncated_idx_files_are_named(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
     write_fashion(tmp_path)
     (tmp_path / name).unlink()
     if content is not None:

@@ -1,4 +1,4 @@
-"""Splits: which examples are trained on and which are held out. Seeded, disjoint, stratified by class.
+"""Split: which examples are trained on and which are held out. Seeded, disjoint, stratified by class.
 
 In: labels, a number, a generator. Out: sorted indices. The same labels, number and seed give the same split anywhere.
 """
@@ -54,7 +54,7 @@ def split(
     if tail_from is not None and not 0 < tail_from < len(labels):
         raise DataError(f"held_out_from={tail_from} leaves nothing on one side of the {len(labels)} training images")
     if isinstance(count, float) and not 0 < count < 1:
-        raise DataError(f"held_out={count} is no fraction between 0 and 1; a number of images is a whole number")
+        raise DataError(f"held_out={count} is not a fraction between 0 and 1; a number of images is a whole number")
     source = np.arange(tail_from or 0, len(labels))
     most = len(source) if tail_from else len(source) - 1
     wanted = count if isinstance(count, int) else len(source) if tail_from else round(count * len(source))
