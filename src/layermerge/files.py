@@ -81,8 +81,8 @@ def document_text(document: object) -> str:
 
 
 def plain(document: object) -> Any:
-    """A document as JSON would hold it: dicts, lists, strings and numbers."""
-    return _adapter(type(document)).dump_python(document, mode="json")
+    """A document as JSON would hold it: dicts, lists, strings and numbers; what is not finite is null."""
+    return json.loads(_adapter(type(document)).dump_json(document))
 
 
 # Where a key may hold values of several types, pydantic says which of them it tried.

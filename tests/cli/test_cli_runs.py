@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import tiny_runs
 from command_line import FOLDER, MODEL, SETTINGS, Result, Run, document, folder, one_line, write_data, write_recipe
-from layermerge.runs.methods import method_names
+from layermerge.runs.methods import METHODS
 from layermerge.tables.clock import ClockSettings
 from tiny_runs import accuracy_of, arrays, contents, normalised, served_logits
 
@@ -52,10 +52,15 @@ def test_compress_prints_figures_and_where_they_are(run: Run, compressed: Path) 
     before = contents(compressed)
     result = run("compress", "mine.yaml", "--allow-python", "--run-dir", "a")
     assert result.code == 0, result.err
-    first, cost, second = result.out.splitlines()
-    assert cost.startswith("  tables: ")
-    assert first.startswith("layermerge at 70%: 10.290 -> ")
-    assert second == f"  in {Path('a') / 'layermerge' / '70pct' / 'plain'}"
+    lines = [line.strip() for line in result.out.splitlines() if line.strip()]
+    assert lines[0] == "python:tiny_runs:network: layermerge at 70%"
+    assert lines[1].split() == ["before", "after"]
+    assert lines[2].startswith("latency (ms)  10.290")
+    assert "times as fast (budget 7.203, predicted " in lines[2]
+    assert lines[3].startswith("accuracy (%)")
+    assert lines[4].startswith("convolutions")
+    assert lines[5].split() == [str(Path("a/report.html")), *["the", "report:", "open", "it", "in", "a", "browser"]]
+    assert lines[6].startswith(str(Path("a/layermerge/70pct/plain")))
     assert contents(compressed) == before
 
 
@@ -63,6 +68,7 @@ def test_compress_gives_one_json_document_whose_score_is_that_of_the_file(run: R
     result = run("compress", "mine.yaml", "--allow-python", "--run-dir", "a", "--json")
     assert result.code == 0, result.err
     (report,) = json.loads(result.out)
+    assert report.pop("directory") == str(Path("a/layermerge/70pct/plain"))
     assert report == json.loads((compressed / "layermerge/70pct/plain/result.json").read_text(encoding="utf-8"))
     data = arrays()
     logits = served_logits(compressed / "layermerge/70pct/plain/model.onnx", normalised(data["x_test"]))
@@ -97,6 +103,7 @@ def test_compare_prints_the_table_and_writes_it(run: Run, compressed: Path) -> N
     assert rows == ["method", "original", "layermerge", "method", "layermerge"]
     assert "- depth at 70%: no choice of candidates runs in " in result.out
     assert {"accuracy-plain.png", "recovery-plain.svg", "comparison-plain.csv"} <= set(contents(compressed))
+    del before["report.html"]
     assert before.items() <= contents(compressed).items()
     again = run("compare", "mine.yaml", "--allow-python", *arguments, "--json")
     assert [report["method"] for report in json.loads(again.out)] == ["original", "layermerge"]
@@ -105,43 +112,138 @@ def test_compare_prints_the_table_and_writes_it(run: Run, compressed: Path) -> N
 # -- one verb after another
 
 
-def test_verbs_follow_each_other_on_one_run_directory(run: Run) -> None:
-    cost = document(run("importance", "b", "--recipe", "mine.yaml", "--allow-python", "--json"))
-    assert cost["entries"] == cost["measured"] + cost["ruled_out"] + cost["failed"] + 5
-    tables = {name: Path("b", name).read_bytes() for name in ("importance.jsonl", "latency.jsonl")}
+SOURCES = {
+    "python": ("python:tiny_runs:network", "npz:data.npz", (), ("--allow-python",)),
+    "folder": (
+        "python:tiny_runs:network",
+        "imagefolder:images",
+        ("--set=data.size=12", "--set=data.crop_pct=1.0"),
+        ("--allow-python",),
+    ),
+    "demo": ("demo:clothes", "embedded", ("--set=data.held_out=30", "--set=rules.max_kernel=3"), ()),
+    "timm": (
+        "timm:test_resnet?num_classes=3",
+        "imagefolder:images",
+        ("--set=data.size=32", "--set=rules.max_kernel=3"),
+        (),
+    ),
+}
 
-    solved = document(run("solve", "b", "--budget", "70%", "--json"))
-    assert solved["latency_ms"] <= 0.7 * 10.29
 
-    tuned = document(run("finetune", "b", "--budget", "70%", "--allow-python", "--json"))
-    place = tuned["70%"]["saved_to"]
-    assert place == str(Path("b/layermerge/70pct/plain/unmerged"))
-    chosen = json.loads(Path(place, "solution.json").read_text(encoding="utf-8"))
-    assert chosen["form"] == "rewritten"
+@pytest.mark.parametrize("source", SOURCES)
+def test_verbs_compose_on_one_run_directory(run: Run, tmp_path: Path, source: str) -> None:
+    """Nobody is asked twice: the first verb is told what the run is of, the others its budget."""
+    model, data, sets, allowed = SOURCES[source]
+    folder(tmp_path / "images")
+    few = [f"--set={part}={{steps: 1, batch_size: 4, lr: 0.01}}" for part in ("importance", "finetune")]
+    normal = [f"--set=data.normalise={{mean: {list(tiny_runs.MEAN)}, std: {list(tiny_runs.STD)}}}"] * (source != "demo")
+    planned = run("plan", model, "--data", data, "--run-dir", "b", "--runtime=priced", *sets, *few, *normal, "--json")
+    layers = document(planned)["layers"]
 
-    merged = document(run("merge", place, *MODEL, "--json"))
-    assert merged["convs_after"] < merged["convs_before"]
-    exported = document(run("export", merged["saved_to"], *MODEL, "--to", "fast.onnx", "--json"))
+    measured = document(run("latency", "b", "--json"))
+    cost = document(run("importance", "b", *allowed, "--json"))
+    untouched = sum(len(entry["layers"]) == 1 and len(entry["kept"]) == 1 for entry in document(planned)["candidates"])
+    assert cost["entries"] == cost["scored"] + cost["ruled_out"] + cost["failed"] + untouched
+    solved = document(run("solve", "b", "--budget", "80%", "--json"))
+    assert solved["latency_ms"] <= 0.8 * measured["original_ms"]
+    tables = {name: Path("b", name).read_bytes() for name in ("importance.jsonl", "latency.jsonl", "recipe.yaml")}
+
+    place = Path("b/layermerge/80pct/plain")
+    tuned = document(run("finetune", "b", "--budget", "80%", *allowed, "--json"))
+    assert tuned["80%"]["saved_to"] == str(place / "unmerged")
+    merged = document(run("merge", "b", "--budget", "80%", *allowed, "--json"))
+    assert merged["saved_to"] == str(place)
+    assert merged["convs_after"] <= merged["convs_before"] <= len(layers)
+    exported = document(run("export", "b", "--budget", "80%", *allowed, "--to", "fast.onnx", "--json"))
     assert exported["convs"] == merged["convs_after"]
+    assert Path("fast.onnx").read_bytes() == (place / "model.onnx").read_bytes()
+    page = document(run("report", "b", "--no-pictures", "--json"))
+    (result,) = page["runs"][0]["results"]
+    assert (result["method"], result["budget"], result["label"]) == ("layermerge", "80%", "plain")
+    assert result["score"]["value"] == exported["score"]
 
-    session = onnxruntime.InferenceSession("fast.onnx", providers=["CPUExecutionProvider"])
-    assert session.run(None, {session.get_inputs()[0].name: normalised(arrays()["x_test"][:2])})[0].shape == (2, 3)
-
-    # What compress makes of the same run is the same network: nothing is measured or trained again.
-    report = json.loads(run("compress", "b/recipe.yaml", "--allow-python", "--run-dir", "b", "--json").out)[0]
-    data = arrays()
-    assert report["score"]["value"] == accuracy_of(
-        served_logits(Path("fast.onnx"), normalised(data["x_test"])), data["y_test"]
-    )
+    # compress is these steps and nothing else: it finds them done.
+    before = contents(Path("b"))
+    again = run("compress", "--run-dir", "b", "--budget", "80%", *allowed, "--json")
+    assert again.code == 0, again.err
+    assert json.loads(again.out)[0]["measured_ms"] == result["measured_ms"]
+    assert {name: content for name, content in contents(Path("b")).items() if name != "report.html"} == {
+        name: content for name, content in before.items() if name != "report.html"
+    }
     assert {name: Path("b", name).read_bytes() for name in tables} == tables
+
+
+def test_the_exported_file_of_the_verbs_scores_what_they_say(run: Run, compressed: Path) -> None:
+    exported = document(run("export", "a", "--allow-python", "--to", "fast.onnx", "--json"))
+    data = arrays()
+    logits = served_logits(Path("fast.onnx"), normalised(data["x_test"]))
+    assert exported["score"] == accuracy_of(logits, data["y_test"])
+    session = onnxruntime.InferenceSession("fast.onnx", providers=["CPUExecutionProvider"])
+    assert session.run(None, {session.get_inputs()[0].name: normalised(data["x_test"][:2])})[0].shape == (2, 3)
+    assert compressed.is_dir()
+
+
+def test_an_experiment_does_not_become_the_runs_recipe(run: Run, compressed: Path) -> None:
+    before = (compressed / "recipe.yaml").read_bytes()
+    changed = ("--set", "finetune.steps=1", "--set", "finetune.lr=0.001", "--label", "short")
+    result = run("finetune", "a", "--budget", "70%", *changed, "--allow-python", "--json")
+    assert document(result)["70%"]["saved_to"] == str(Path("a/layermerge/70pct/short/unmerged"))
+    assert (compressed / "recipe.yaml").read_bytes() == before
+
+
+def test_what_the_recipe_does_not_say_yet_is_added_to_it(run: Run) -> None:
+    assert run("plan", "python:tiny_runs:network", "--input", "3x12x12", "--run-dir", "b").code == 0
+    assert "data: is missing" in one_line(run("importance", "b", "--allow-python"))
+    few = "--set=importance={steps: 1, batch_size: 4}"
+    told = ("--data", "npz:data.npz", "--set", "runtime=priced", few)
+    assert run("importance", "b", "--allow-python", *told).code == 0
+    recipe = yaml.safe_load(Path("b/recipe.yaml").read_text(encoding="utf-8"))
+    assert recipe["data"]["source"] == "npz:data.npz"
+    assert recipe["runtime"] == "priced"
+    assert "importance" not in recipe
+
+
+@pytest.mark.parametrize("verb", ["merge", "export"])
+def test_a_network_that_is_not_there_yet_says_how_to_make_it(run: Run, compressed: Path, verb: str) -> None:
+    line = one_line(run(verb, "a", "--budget", "33%", "--allow-python"))
+    assert "'a' has no network of layermerge at 33% (plain) yet; it has layermerge at 70%; fine-tune it first" in line
+    assert compressed.is_dir()
+
+
+def test_the_input_size_is_honoured_or_refused(run: Run, tmp_path: Path) -> None:
+    """Images of a folder are brought to it; arrays have a size of their own."""
+    folder(tmp_path / "images")
+    line = one_line(run("compress", "mine.yaml", "--allow-python", "--run-dir", "d", "--input", "3x16x16"))
+    assert "input is 3x16x16, but the images of npz:data.npz come as 3x12x12; leave out the input" in line
+    assert nothing_written()
+    few = ("--set=data.crop_pct=1.0", "--set=rules.max_kernel=3")
+    planned = ("plan", "python:tiny_runs:network", "--data", "imagefolder:images", *few, "--run-dir", "e")
+    assert run(*planned, "--input", "3x16x16").code == 0
+    assert json.loads(Path("e/plan.json").read_text())["args"][0]["shape"][1:] == [3, 16, 16]
+    Path("e/recipe.yaml").unlink()
+    line = one_line(run(*planned, "--input", "3x12x12"))
+    assert "(traced with 3x16x16 there, 3x12x12 now); give another run directory" in line
+
+
+def test_a_budget_that_the_exported_file_misses_is_said(
+    run: Run, compressed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine was busy, say; the choice had kept it."""
+    place = compressed / "layermerge/70pct/plain"
+    (place / "result.json").unlink()
+    monkeypatch.setattr("layermerge.runs.steps.measured_beside", lambda *_: 9.0)
+    result = run("compress", "--run-dir", "a", "--allow-python")
+    assert result.code == 0
+    assert "the exported file takes 9.000 ms, more than the budget of 7.203" in result.out
+    assert json.loads((place / "result.json").read_text())["budget_kept"] is False
+    assert json.loads(run("compress", "--run-dir", "a", "--allow-python", "--json").out)[0]["budget_kept"] is False
 
 
 def test_finetune_knows_the_recipe_and_its_place_follows_the_objective(run: Run, compressed: Path) -> None:
     before = contents(compressed)
     result = run("finetune", "a", "--budget", "70%", "--set", "objective=delta", "--allow-python", "--json")
     assert document(result)["70%"]["saved_to"] == str(Path("a/layermerge-delta/70pct/plain/unmerged"))
-    kept = {name: text for name, text in before.items() if name != "recipe.yaml"}
-    assert kept.items() <= contents(compressed).items()
+    assert before.items() <= contents(compressed).items()
 
 
 def test_finetune_says_what_it_did(run: Run, compressed: Path) -> None:
@@ -185,7 +287,7 @@ def nothing_written(folder: str = "d") -> bool:
         (("--data", "webdataset:x"), "'webdataset:x' names no images; give imagefolder:PATH"),
         (("--data", "npz:mine.yaml"), "'mine.yaml' is truncated or not an .npz of plain arrays"),
         (("--budget", "soon"), "budgets.0: cannot read the budget 'soon'; write a share"),
-        (("--method", "magic"), f"unknown method 'magic'; choose one of {', '.join(method_names())}"),
+        (("--method", "magic"), f"unknown method 'magic'; choose one of {', '.join(METHODS)}"),
         (("--runtime", "tflite"), "unknown runtime 'tflite'; choose one of torch, "),
         (("--weights", "absent.pth"), "weights file 'absent.pth' does not exist"),
         (("--executor", "slurm"), "executor: Input should be 'local' or 'ray', not 'slurm'"),
@@ -194,8 +296,8 @@ def nothing_written(folder: str = "d") -> bool:
         (("--set", "model.name=x"), "model.name: model is 'python:tiny_runs:network', which has no keys of its own"),
         (("--set", "finetune.lr"), "--set finetune.lr: write KEY=VALUE, such as finetune.lr=0.01"),
         (("--set", "=3"), "--set =3: write KEY=VALUE"),
-        (("--set", "label=[a"), "--set label=[a: '[a' is no YAML value"),
-        (("--set", "label=2024-13-45"), "--set label=2024-13-45: '2024-13-45' is no YAML value"),
+        (("--set", "label=[a"), "--set label=[a: '[a' is not a YAML value"),
+        (("--set", "label=2024-13-45"), "--set label=2024-13-45: '2024-13-45' is not a YAML value"),
         (("--set", "input=3xx"), "input shape '3xx' is not of the form"),
         (("--set", "data.held_out=5000"), "held_out=5000 of 160 images leaves nothing"),
         (("--set", "rules.pin=[zzz]"), "pin 'zzz' matches no layer"),
@@ -209,7 +311,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(run: Run, arguments: tuple
 
 
 def test_code_named_by_a_recipe_runs_only_when_allowed(run: Run) -> None:
-    message = "recipe 'mine.yaml' names code to run ('python:tiny_runs:network'); allow it with --allow-python"
+    message = "the recipe names code to run ('python:tiny_runs:network'); allow it with --allow-python"
     for command in (("compress", "mine.yaml", "--run-dir", "d"), ("compare", "mine.yaml", "--run-dir", "d")):
         assert message in one_line(run(*command))
     assert message in one_line(run("importance", "d", "--recipe", "mine.yaml"))
@@ -234,7 +336,7 @@ def test_a_recipe_that_is_missing(run: Run, verb: str) -> None:
 
 @pytest.mark.parametrize("verb", ["importance", "finetune"])
 def test_a_run_directory_that_knows_nothing_yet(run: Run, verb: str) -> None:
-    assert "the run: model: is missing" in one_line(run(verb, "d"))
+    assert "model: is missing; give it in the recipe or as --model" in one_line(run(verb, "d"))
     assert nothing_written()
 
 
@@ -259,12 +361,16 @@ def test_a_budget_out_of_reach_says_the_smallest(run: Run, compressed: Path) -> 
     line = one_line(run("compress", "mine.yaml", "--allow-python", "--run-dir", "a", "--budget", "5%"))
     assert "the smallest reachable latency is 2.4501 ms, 23.81% of the original; ask for at least that" in line
     after = contents(compressed)
-    assert {name for name in after if after[name] != before.get(name)} <= {"recipe.yaml"}
+    assert after == before
 
 
 def test_a_run_directory_of_another_network(run: Run, compressed: Path) -> None:
     before = contents(compressed)
     Path("other.py").write_text("import tiny_runs\n\ndef net():\n    return tiny_runs.network(6)\n", encoding="utf-8")
+    line = one_line(run("compress", "mine.yaml", "--allow-python", "--run-dir", "a", "--model", "python:other:net"))
+    assert "'a' is a run of model python:tiny_runs:network, not of python:other:net; give another run directory" in line
+    (compressed / "recipe.yaml").unlink()
+    before.pop("recipe.yaml")
     line = one_line(run("compress", "mine.yaml", "--allow-python", "--run-dir", "a", "--model", "python:other:net"))
     assert "'a' holds the run of another network than this TinyNet; give another run directory" in line
     assert contents(compressed) == before

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import tiny_runs
+from layermerge.conv import ConvSpec
+from layermerge.planning.plan import Candidate
 from layermerge.reporting.fact_records import (
     CandidateFacts,
     ChoiceFacts,
@@ -21,10 +23,14 @@ from layermerge.reporting.fact_records import (
     ReasonFacts,
     RunFacts,
 )
-from layermerge.runs.compress import compare
-from layermerge.runs.results import CostRecord, Report, RoundRecord, ScoreRecord
+from layermerge.runs.compare import compare
+from layermerge.runs.records import Choice, Report, Variant
+from layermerge.solving.frontier import Point, Round, Solution
+from layermerge.tables.cost import TableCost
+from layermerge.tasks.base import Score
+from layermerge.tracing.structure import Layer
 
-ORIGINAL = ScoreRecord(name="accuracy", value=0.9, count=1000, low=0.88, high=0.917)
+ORIGINAL = Score(name="accuracy", value=0.9, count=1000, low=0.88, high=0.917)
 NASTY = "</script><img src=x onerror=alert(1)>"
 
 
@@ -62,8 +68,9 @@ def report(
         "predicted_ms": 11.0,
         "measured_ms": measured_ms,
         "original_score": ORIGINAL,
-        "score": ScoreRecord(name="accuracy", value=value, count=1000, low=value - 0.02, high=value + 0.01),
+        "score": Score(name="accuracy", value=value, count=1000, low=value - 0.02, high=value + 0.01),
         "held_out": 0.5,
+        "budget_kept": True,
         "convs_before": 36,
         "convs_after": 20,
         "epochs": 3.0,
@@ -94,7 +101,7 @@ def made_up(layers: int = 12, *, name: str = "made-up", layer: str = "block{}.co
         "results": (report("original", "100%", 20.0, 0.91, budget_ms=20.0), report(), report("layeronly", value=0.8)),
         "headline": 1,
         "curves": tuple(_curve(method) for method in ("layermerge", "layeronly")),
-        "costs": (CostFacts(method="layermerge", cost=CostRecord(entries=9, scored=5, importance_seconds=300.0)),),
+        "costs": (CostFacts(method="layermerge", cost=TableCost(entries=9, scored=5, importance_seconds=300.0)),),
         "reasons": (
             ReasonFacts(kind="rule", reason="a pooling lies between", count=7, examples=("a to b",)),
             ReasonFacts(kind="slow", reason="unmerged it is faster", count=3, examples=("c to d",)),
@@ -106,27 +113,18 @@ def made_up(layers: int = 12, *, name: str = "made-up", layer: str = "block{}.co
 
 def _layer(place: int, name: str) -> LayerFacts:
     size = 32 >> (place // 40)
-    return LayerFacts(
-        name=name,
-        kernel=((3, 3), (1, 1), (5, 5), (3, 1))[place % 4],
-        stride=(2, 2) if place and place % 40 == 0 else (1, 1),
-        groups=16 if place % 3 == 2 else 1,
-        input_shape=(16, size, size),
-        output_shape=(16, size, size),
-        removable=place > 0,
-        fixed=False,
-        latency_ms=0.1 + 0.02 * (place % 7),
-    )
+    kernel, stride = ((3, 3), (1, 1), (5, 5), (3, 1))[place % 4], (2, 2) if place and place % 40 == 0 else (1, 1)
+    spec = ConvSpec(16, 16, kernel, stride, groups=16 if place % 3 == 2 else 1)
+    layer = Layer(name, spec, (16, size, size), (16, size, size), 1.0, name)
+    return LayerFacts(layer, removable=place > 0, fixed=False, latency_ms=0.1 + 0.02 * (place % 7))
 
 
 def _candidate(start: int, end: int, kept: tuple[int, ...]) -> CandidateFacts:
     size = 1 + 2 * len(kept)
-    kernel, groups = ((size, size), 1) if kept else (None, None)
-    key = f"{start}-{end}:{size if kept else 'identity'}"
-    latency_ms = 0.1 * size if kept else 0.0
-    return CandidateFacts(
-        key=key, start=start, end=end, kept=kept, kernel=kernel, groups=groups, latency_ms=latency_ms, change=-0.01
-    )
+    names = tuple(str(place) for place in range(start, end))
+    spec = ConvSpec(16, 16, (size, size)) if kept else None
+    candidate = Candidate(start, end, names, tuple(map(str, kept)), spec)
+    return CandidateFacts(candidate.key, candidate, kept, 0.1 * size if kept else 0.0, -0.01)
 
 
 def _method(method: str, layers: int) -> MethodFacts:
@@ -139,16 +137,10 @@ def _method(method: str, layers: int) -> MethodFacts:
             front = [layers + place for place in range(treated)]
         latency_ms = 20.0 - 12.0 * treated / layers
         chain = (*front, *range(treated, layers))
-        points.append(PointFacts(latency_ms=latency_ms, importance=float(layers - treated / 3), candidates=chain))
-    choice = ChoiceFacts(
-        budget="60%",
-        budget_ms=12.0,
-        predicted_ms=11.0,
-        measured_ms=11.6,
-        importance=points[1].importance,
-        rounds=(RoundRecord(predicted_ms=12.0, measured_ms=12.7), RoundRecord(predicted_ms=11.0, measured_ms=11.6)),
-        candidates=points[1].candidates,
-    )
+        points.append(PointFacts(Point(latency_ms, float(layers - treated / 3)), chain))
+    rounds = (Round(12.0, 12.7), Round(11.0, 11.6))
+    solution = Solution((), 11.0, points[1].point.importance, 11.6, 12.0, rounds)
+    choice = ChoiceFacts(Choice("s", method, method, "exp", "60%", 20.0, solution, TableCost()), points[1].candidates)
     return MethodFacts(
         method=method, objective="exp", entries=9, points=len(points), frontier=tuple(points), choices=(choice,)
     )
@@ -156,6 +148,5 @@ def _method(method: str, layers: int) -> MethodFacts:
 
 def _curve(method: str) -> CurveFacts:
     scores = (0.2, 0.6, None, 0.88)
-    return CurveFacts(
-        method=method, budget="60%", label="plain", epochs=(0.0, 1.0, 2.0, 3.0), scores=scores, seconds=95.0
-    )
+    variant = Variant(method=method, budget="60%", label="plain", budget_ms=12.0)
+    return CurveFacts(variant, epochs=(0.0, 1.0, 2.0, 3.0), scores=scores, seconds=95.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -118,10 +119,11 @@ def test_every_budget_shows_the_best_point_within_it(show: Open) -> None:
         share = float((re.match(r"[\d.]+", text_of(page, "#budget-text")) or [""])[0])
         if share == 60.0:
             continue  # the choice that was made for this budget is shown there
-        best = max((point for point in frontier if point.latency_ms <= share / 5 + 1e-9), key=lambda p: p.latency_ms)
-        merged = sum(len(facts.candidates[place].kept) == 2 for place in best.candidates)
+        within = [each for each in frontier if each.point.latency_ms <= share / 5 + 1e-9]
+        best = max(within, key=lambda each: each.point.latency_ms)
+        merged = sum(len(facts.candidates[place].places) == 2 for place in best.candidates)
         assert page.locator("#diagram .merged").count() == merged
-        assert f"{best.importance:.3f}" in text_of(page, "#figures")
+        assert f"{best.point.importance:.3f}" in text_of(page, "#figures")
 
 
 def test_chosen_budgets_are_buttons_that_show_what_was_measured(show: Open) -> None:
@@ -360,16 +362,16 @@ def partial(**changes: Any) -> RunFacts:
 
 
 def test_runs_that_are_not_finished(show: Open) -> None:
-    methods = tuple(method.model_copy(update={"choices": ()}) for method in made_up().methods)
+    methods = tuple(replace(method, choices=()) for method in made_up().methods)
     page = show(partial(methods=methods))
     assert "no result yet" in text_of(page, "#missing")
     assert page.is_visible("#budget")
     assert not page.is_visible("#accuracy-section")
-    none = tuple(method.model_copy(update={"frontier": ()}) for method in methods)
-    layers = tuple(layer.model_copy(update={"latency_ms": None}) for layer in made_up().layers)
+    none = tuple(replace(method, frontier=()) for method in methods)
+    layers = tuple(replace(layer, latency_ms=None) for layer in made_up().layers)
     unmeasured: dict[str, Any] = {"original_ms": None, "fixed_ms": None, "scale": None, "original_score": None}
     facts = partial(methods=none, latency_setting={}, **unmeasured)
-    page = show(facts.model_copy(update={"layers": layers}))
+    page = show(replace(facts, layers=layers))
     assert not page.is_visible("#budget")
     assert page.locator("#diagram .layer").count() == 12
     assert not page.is_visible("#time")

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from layermerge.reporting.comparison import comparison_table, write_comparison
-from layermerge.runs.results import CostRecord, Report, ScoreRecord
+from layermerge.runs.directory import RunDirectory
+from layermerge.runs.records import Report
+from layermerge.tables.cost import TableCost
+from layermerge.tasks.base import Score
 from layermerge.tuning.recovery import Epoch, write_recovery
 from reporting import report_runs
 
-COST = CostRecord(
+COST = TableCost(
     entries=27, scored=19, ruled_out=3, failed=1, importance_seconds=61.4, workloads=13, latency_seconds=12.6
 )
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -27,7 +31,7 @@ def report(method: str, budget: str, measured_ms: float, value: float, **more: A
 REPORTS = [
     report("original", "100%", 20.0, 0.91, budget_ms=20.0, convs_after=36),
     report("layermerge", "60%", 11.7654, 0.8912, predicted_ms=11.5, cost=COST),
-    report("channels", "60%", 8.0, 0.85, score=ScoreRecord(name="accuracy", value=0.85, count=1000)),
+    report("channels", "60%", 8.0, 0.85, score=Score("accuracy", 0.85, 1000)),
 ]
 NOTES = ["depth at 60%: no choice of candidates runs in 12.0000 ms"]
 
@@ -69,20 +73,20 @@ def test_the_table_field_by_field() -> None:
     assert comparison_table(REPORTS) == text.replace(f"\n- {NOTES[0]}\n", "")
 
 
-@pytest.fixture
-def curves(tmp_path: Path) -> list[Path]:
-    places = [tmp_path / f"curve{number}" for number in range(len(REPORTS))]
-    for place in places:
+def directory(root: Path, reports: list[Report] = REPORTS) -> RunDirectory:
+    """A run directory with the recovery curve of each report, and nothing else."""
+    made = RunDirectory(root)
+    for each in reports:
         rows = [
             Epoch(epoch=float(epoch), step=7 * epoch, lr=0.1, train_loss=1.0, score=0.5 + epoch / 10, seconds=1.0)
             for epoch in range(3)
         ]
-        write_recovery(place, rows)
-    return places
+        write_recovery(made.variant(each.method, each.budget, each.label).path, rows)
+    return made
 
 
-def test_the_figures_field_by_field(tmp_path: Path, curves: list[Path]) -> None:
-    write_comparison(tmp_path / "out", "plain", REPORTS, curves, NOTES)
+def test_the_figures_field_by_field(tmp_path: Path) -> None:
+    write_comparison(directory(tmp_path / "out"), REPORTS, NOTES)
     with (tmp_path / "out" / "comparison-plain.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["method"] for row in rows] == ["original", "layermerge", "channels"]
@@ -110,12 +114,13 @@ def test_the_figures_field_by_field(tmp_path: Path, curves: list[Path]) -> None:
     assert (rows[0]["convs"], rows[0]["entries"], rows[0]["budget_ms"]) == ("36", "0", "20.0")
 
 
-def test_table_and_pictures_are_written_and_named(tmp_path: Path, curves: list[Path]) -> None:
+def test_table_and_pictures_are_written_and_named(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    written = write_comparison(out, "longer", REPORTS, curves, NOTES)
+    reports = [replace(each, label="longer") for each in REPORTS]
+    written = write_comparison(directory(out, reports), reports, NOTES)
     pictures = {f"{name}-longer.{suffix}" for name in ("accuracy", "recovery") for suffix in ("png", "svg")}
     assert {path.name for path in written} == pictures | {"comparison-longer.md", "comparison-longer.csv"}
-    assert set(written) == set(out.iterdir())
+    assert set(written) == {path for path in out.iterdir() if path.is_file()}
     assert (out / "comparison-longer.md").read_text(encoding="utf-8") == comparison_table(REPORTS, NOTES)
     assert all(path.read_bytes().startswith(PNG) for path in written if path.suffix == ".png")
     drawn = (out / "accuracy-longer.svg").read_text(encoding="utf-8")
@@ -124,20 +129,18 @@ def test_table_and_pictures_are_written_and_named(tmp_path: Path, curves: list[P
     assert all(f"<!-- {name} -->" in drawn for name in ("layermerge 60%", "channels 60%", "held-out score (%)"))
 
 
-def test_without_matplotlib_the_table_is_still_written(
-    tmp_path: Path, curves: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_matplotlib_the_table_is_still_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "matplotlib" else find(name, *rest)
     )
-    written = write_comparison(tmp_path / "out", "plain", REPORTS, curves, NOTES)
+    written = write_comparison(directory(tmp_path / "out"), REPORTS, NOTES)
     assert [path.name for path in written] == ["comparison-plain.md", "comparison-plain.csv"]
-    assert set(written) == set((tmp_path / "out").iterdir())
+    assert set(written) == {path for path in (tmp_path / "out").iterdir() if path.is_file()}
 
 
-def test_the_control_alone_can_be_shown(tmp_path: Path, curves: list[Path]) -> None:
+def test_the_control_alone_can_be_shown(tmp_path: Path) -> None:
     """Where every budget was out of reach."""
-    written = write_comparison(tmp_path / "out", "plain", REPORTS[:1], curves[:1], NOTES)
+    written = write_comparison(directory(tmp_path / "out"), REPORTS[:1], NOTES)
     assert len(written) == 6
     assert len(tables(comparison_table(REPORTS[:1], NOTES))[0]) == 2

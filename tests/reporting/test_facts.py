@@ -7,19 +7,23 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 from layermerge.errors import ArtifactError
+from layermerge.files import plain
+from layermerge.planning.plan import Rejection
 from layermerge.reporting.fact_records import MethodFacts, RunFacts
 from layermerge.reporting.facts import MOST_POINTS, gather, headline, thinned
 from layermerge.reporting.reasons import group_reasons, grouped
-from layermerge.runs.plan_file import PlanFile
-from layermerge.runs.results import ScoreRecord
+from layermerge.runs.directory import RunDirectory
 from layermerge.solving.frontier import Frontier
+from layermerge.tasks.base import Score
 from reporting.report_runs import finished_run, made_up, report
 
 
@@ -55,14 +59,16 @@ def method_of(facts: RunFacts, name: str) -> MethodFacts:
 
 def test_layers_and_candidates_are_those_of_the_plan(facts: RunFacts) -> None:
     plan = read("plan.json")
-    assert [layer.name for layer in facts.layers] == [layer["name"] for layer in plan["layers"]]
-    assert [list(layer.kernel) for layer in facts.layers] == [layer["spec"]["kernel"] for layer in plan["layers"]]
+    assert [layer.layer.name for layer in facts.layers] == [layer["name"] for layer in plan["layers"]]
+    assert [list(layer.layer.spec.kernel) for layer in facts.layers] == [
+        layer["spec"]["kernel"] for layer in plan["layers"]
+    ]
     names = [layer["name"] for layer in plan["layers"]]
     assert len(facts.candidates) == len(plan["candidates"])
     for own, candidate in zip(facts.candidates, plan["candidates"], strict=True):
-        assert (own.start, own.end) == (candidate["start"], candidate["end"])
-        assert [names[place] for place in own.kept] == candidate["kept"]
-        assert (own.kernel is None) == (candidate["spec"] is None)
+        assert (own.candidate.start, own.candidate.end) == (candidate["start"], candidate["end"])
+        assert [names[place] for place in own.places] == candidate["kept"]
+        assert (own.candidate.spec is None) == (candidate["spec"] is None)
     assert facts.inputs == ((3, 12, 12),)
     assert facts.method == plan["method"] == "layermerge"
 
@@ -94,16 +100,19 @@ def test_results_choices_and_curves_are_those_of_the_files(facts: RunFacts) -> N
     assert facts.results[0].method == "original"
     for (method, budget, label), entry in found.items():
         place = f"{method}/{budget.replace('%', 'pct')}/{label}"
-        assert json.loads(entry.model_dump_json()) == read(f"{place}/result.json")
-        curve = next(curve for curve in facts.curves if (curve.method, curve.budget) == (method, budget))
+        assert plain(entry) == read(f"{place}/result.json")
+        curve = next(
+            curve for curve in facts.curves if (curve.variant.method, curve.variant.budget) == (method, budget)
+        )
         logged = lines(f"{place}/recovery.jsonl")
         assert list(curve.scores) == [row["score"] for row in logged]
         assert list(curve.epochs) == [row["epoch"] for row in logged]
     for name in ("layermerge", "depth", "layeronly"):
         (choice,) = method_of(facts, name).choices
         stored = read(f"{name}/85pct/choice.json")
-        assert [facts.candidates[place].key for place in choice.candidates] == stored["candidates"]
-        assert (choice.predicted_ms, choice.measured_ms) == (stored["predicted_ms"], stored["measured_ms"])
+        chosen = [facts.candidates[place].candidate for place in choice.candidates]
+        assert [plain(candidate) for candidate in chosen] == stored["solution"]["candidates"]
+        assert plain(choice.choice) == stored
     assert facts.original_score is not None
     assert facts.original_score.value == read("original.json")["score"]["value"]
     assert facts.missing == ()
@@ -163,12 +172,13 @@ def test_frontiers_are_those_of_brute_force(facts: RunFacts, name: str) -> None:
             expected.append((at, score))
     own = method_of(facts, name)
     assert own.points == len(own.frontier) == len(expected)
-    assert [point.latency_ms for point in own.frontier] == pytest.approx([at for at, _ in expected])
-    assert [point.importance for point in own.frontier] == pytest.approx([score for _, score in expected])
+    assert [each.point.latency_ms for each in own.frontier] == pytest.approx([at for at, _ in expected])
+    assert [each.point.importance for each in own.frontier] == pytest.approx([score for _, score in expected])
     for point in own.frontier:
         parts = [facts.candidates[place] for place in point.candidates]
-        assert [part.start for part in parts] == [0, *(part.end for part in parts)][:-1]
-        assert sum(part.latency_ms or 0.0 for part in parts) + 0.25 == pytest.approx(point.latency_ms)
+        own_parts = [part.candidate for part in parts]
+        assert [part.start for part in own_parts] == [0, *(part.end for part in own_parts)][:-1]
+        assert sum(part.latency_ms or 0.0 for part in parts) + 0.25 == pytest.approx(point.point.latency_ms)
 
 
 def test_thinning_keeps_what_the_slider_can_ask_for() -> None:
@@ -188,10 +198,13 @@ def test_thinning_keeps_what_the_slider_can_ask_for() -> None:
 
 def test_another_objective_has_a_frontier_of_its_own(run_dir: Path) -> None:
     shutil.copytree(run_dir / "layermerge", run_dir / "layermerge-delta")
+    path = run_dir / "layermerge-delta" / "85pct" / "choice.json"
+    choice = json.loads(path.read_text()) | {"method": "layermerge-delta", "objective": "delta"}
+    path.write_text(json.dumps(choice), encoding="utf-8")
     own = method_of(gather(run_dir), "layermerge-delta")
     assert own.objective == "delta"
-    assert own.frontier[-1].importance >= 0.0
-    assert max(point.importance for point in own.frontier) < 1.0
+    assert own.frontier[-1].point.importance >= 0.0
+    assert max(each.point.importance for each in own.frontier) < 1.0
 
 
 # -- runs that are not finished
@@ -229,7 +242,7 @@ def test_an_importance_table_that_is_being_written(run_dir: Path) -> None:
     kept = table.read_text().splitlines(keepends=True)[:-2]
     table.write_text("".join(kept), encoding="utf-8")
     facts = gather(run_dir)
-    assert method_of(facts, "layermerge").frontier[-1].importance == pytest.approx(5.0)
+    assert method_of(facts, "layermerge").frontier[-1].point.importance == pytest.approx(5.0)
     assert any("2 of" in line and "left out" in line for line in facts.missing)
 
 
@@ -237,14 +250,14 @@ def test_fine_tuning_without_a_result_is_said(run_dir: Path) -> None:
     (run_dir / "depth" / "85pct" / "plain" / "result.json").unlink()
     facts = gather(run_dir)
     assert any(line.startswith("depth at 85% (plain): fine-tuning") for line in facts.missing)
-    assert any(curve.method == "depth" for curve in facts.curves)
+    assert any(curve.variant.method == "depth" for curve in facts.curves)
 
 
 def test_scores_that_are_not_finite_are_none(run_dir: Path) -> None:
     path = run_dir / "depth" / "85pct" / "plain" / "recovery.jsonl"
     logged = [json.loads(line) | {"score": math.nan} for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps(row) + "\n" for row in logged), encoding="utf-8")
-    curve = next(curve for curve in gather(run_dir).curves if curve.method == "depth")
+    curve = next(curve for curve in gather(run_dir).curves if curve.variant.method == "depth")
     assert set(curve.scores) == {None}
 
 
@@ -267,12 +280,13 @@ def test_choices_of_another_plan_are_said(run_dir: Path) -> None:
         "importance.jsonl",
         "original.json",
         "layermerge/85pct/choice.json",
+        "layermerge/85pct/plain/variant.json",
         "layermerge/85pct/plain/result.json",
         "layermerge/85pct/plain/recovery.jsonl",
     ],
 )
 def test_torn_files_are_one_line(run_dir: Path, name: str) -> None:
-    (run_dir / name).write_text('{"schema_version": 1, "torn\n', encoding="utf-8")
+    (run_dir / name).write_text('{"schema_version": 2, "torn\n', encoding="utf-8")
     with pytest.raises(ArtifactError, match=name.rpartition("/")[2]) as raised:
         gather(run_dir)
     assert "\n" not in str(raised.value)
@@ -313,8 +327,8 @@ def test_the_headline_is_the_tightest_budget_that_cost_little() -> None:
 
 def test_of_a_loss_less_is_better() -> None:
     def losing(value: float, budget_ms: float) -> Any:
-        score = ScoreRecord(name="loss", value=value, count=9, kind="loss")
-        return report(budget_ms=budget_ms, score=score, original_score=score.model_copy(update={"value": 0.1}))
+        score = Score("loss", value, 9, kind="loss")
+        return report(budget_ms=budget_ms, score=score, original_score=replace(score, value=0.1))
 
     assert headline([losing(0.2, 8.0), losing(0.101, 12.0)], "layermerge") == 1
 
@@ -338,17 +352,18 @@ def test_reasons_that_differ_in_names_are_counted_together() -> None:
 
 
 def test_rejections_of_a_plan_that_lists_them_are_counted() -> None:
-    plan = read("plan.json")
-    listed = [{"start": 0, "end": end, "reason": f"'{end}' is pinned"} for end in (2, 3)]
-    record = PlanFile.model_validate_json(json.dumps(plan | {"rejections": listed}))
-    (group,) = group_reasons(record, None, None)
-    names = [layer["name"] for layer in plan["layers"]]
+    plan = RunDirectory(finished_run()).read_plan().plan
+    listed = tuple(Rejection(0, end, f"'{end}' is pinned") for end in (2, 3))
+    (group,) = group_reasons(replace(plan, rejections=listed), None, None)
+    names = [layer.name for layer in plan.layers]
     assert (group.kind, group.count) == ("rule", 2)
     assert group.examples == (f"{names[0]} to {names[1]}", f"{names[0]} to {names[2]}")
 
 
 def test_facts_survive_json() -> None:
     for facts in (gather(finished_run()), made_up()):
-        assert RunFacts.model_validate_json(facts.model_dump_json()) == facts
-        numbers = itertools.chain.from_iterable((p.latency_ms, p.importance) for m in facts.methods for p in m.frontier)
+        adapter = TypeAdapter(RunFacts)
+        assert adapter.validate_json(adapter.dump_json(facts)) == facts
+        points = [each.point for method in facts.methods for each in method.frontier]
+        numbers = itertools.chain.from_iterable((point.latency_ms, point.importance) for point in points)
         assert all(math.isfinite(number) for number in numbers)

@@ -16,8 +16,9 @@ import pytest
 from command_line import Run, document, one_line
 from layermerge.cli import reports
 from layermerge.errors import ArtifactError
+from layermerge.files import plain
 from layermerge.reporting.page import page_text, write_page, write_report
-from layermerge.runs.results import ScoreRecord
+from layermerge.tasks.base import Score
 from reporting.report_runs import NASTY, finished_run, made_up, report
 
 __all__ = ["reports"]
@@ -73,10 +74,10 @@ def test_scripts_never_parse_text_as_html() -> None:
 def test_names_are_data_and_nothing_else() -> None:
     facts = made_up(name=NASTY, layer=NASTY + "{}", directory=f"runs/{NASTY}", missing=(f"<!--{NASTY}",))
     text = page_text([facts])
-    page, plain = Page(text), Page(page_text([made_up()]))
+    page, harmless = Page(text), Page(page_text([made_up()]))
     assert NASTY not in text
-    assert [tag for tag, _ in page.tags] == [tag for tag, _ in plain.tags]
-    assert json.loads(page.scripts[0]) == [json.loads(facts.model_dump_json())]
+    assert [tag for tag, _ in page.tags] == [tag for tag, _ in harmless.tags]
+    assert json.loads(page.scripts[0]) == [plain(facts)]
     assert page.title == f"{NASTY} · layermerge report"
 
 
@@ -88,7 +89,7 @@ def test_what_is_filled_in_is_not_filled_again() -> None:
 
 
 def test_numbers_that_json_does_not_have_become_null() -> None:
-    score = ScoreRecord(name="accuracy", value=math.nan, count=10)
+    score = Score("accuracy", math.nan, 10)
     facts = made_up(results=(report(score=score),), headline=0)
     island = Page(page_text([facts])).scripts[0]
     assert "NaN" not in island

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from layermerge.errors import LayerMergeError, PlotError
-from layermerge.reporting.plots import MethodPoint, picture, plot_accuracy, plot_recovery, styles
+from layermerge.reporting.plots import MethodPoint, RecoveryCurve, picture, plot_accuracy, plot_recovery, styles
 
 PNG = b"\x89PNG\r\n\x1a\n"
 METHODS = ("merging", "removing", "both", "narrower", "student", "random")
@@ -21,8 +21,8 @@ POINTS = [
     for budget, share in (("80%", 0.8), ("60%", 0.6), ("40%", 0.4))
 ]
 CONTROLS = [
-    MethodPoint("original", "100%", 20.0, 20.0, 81.0),
-    MethodPoint("original, fine-tuned", "100%", 20.0, 20.0, 82.0, 81.5, 82.5),
+    MethodPoint("original", "100%", 20.0, 20.0, 81.0, control=True),
+    MethodPoint("original, fine-tuned", "100%", 20.0, 20.0, 82.0, 81.5, 82.5, control=True),
 ]
 
 
@@ -39,8 +39,10 @@ def test_accuracy_names_methods_axes_and_speed_ups(tmp_path: Path) -> None:
 
 
 def test_recovery_names_every_curve(tmp_path: Path) -> None:
-    curves = {method: [(epoch, 60.0 + epoch) for epoch in range(4)] for method in METHODS} | {"short": [(0, 50.0)]}
-    assert words(plot_recovery(curves, tmp_path / "recovery.svg")) >= {*curves, "epoch of fine-tuning", "accuracy (%)"}
+    points = tuple((float(epoch), 60.0 + epoch) for epoch in range(4))
+    curves = [*(RecoveryCurve(method, "60%", points) for method in METHODS), RecoveryCurve("short", "5ms", points[:1])]
+    named = {f"{method} 60%" for method in METHODS} | {"short 5ms"}
+    assert words(plot_recovery(curves, tmp_path / "recovery.svg")) >= {*named, "epoch of fine-tuning", "accuracy (%)"}
 
 
 def test_either_kind_of_file_and_the_same_one_twice(tmp_path: Path) -> None:
@@ -65,17 +67,19 @@ def test_every_point_and_interval_is_where_it_belongs(tmp_path: Path) -> None:
 def test_looks_never_run_out_and_differ_as_long_as_they_can(tmp_path: Path) -> None:
     looks = styles()
     assert len({next(looks) for _ in range(24)}) == 24
-    plot_recovery({str(place): [(0, 1.0), (1, 2.0)] for place in range(40)}, tmp_path / "many.png")
+    many = [RecoveryCurve(str(place), "60%", ((0, 1.0), (1, 2.0))) for place in range(40)]
+    plot_recovery(many, tmp_path / "many.png")
 
 
 def test_curves_of_a_family_share_a_colour_and_no_two_look_alike(tmp_path: Path) -> None:
     from layermerge.reporting import plots
 
-    names = [f"{method} {budget}" for budget in ("80%", "60%", "40%") for method in METHODS]
-    looks = dict(zip(names, plots._looks(names, lambda name: name.split()[0]), strict=True))
-    assert len(set(looks.values())) == len(names)
-    assert all(len({looks[name][0] for name in names if name.startswith(method)}) == 1 for method in METHODS)
-    assert plot_recovery({name: [(0, 1.0)] for name in names}, tmp_path / "a.png", family=str.lower).is_file()
+    curves = [RecoveryCurve(method, budget, ((0, 1.0),)) for budget in ("80%", "60%", "40%") for method in METHODS]
+    looks = list(plots._looks([curve.method for curve in curves]))
+    assert len(set(looks)) == len(curves)
+    colours = [{look[0] for look, curve in zip(looks, curves, strict=True) if curve.method == m} for m in METHODS]
+    assert all(len(each) == 1 for each in colours)
+    assert plot_recovery(curves, tmp_path / "a.png").is_file()
 
 
 def test_the_callers_matplotlib_is_left_alone(tmp_path: Path) -> None:
@@ -98,9 +102,9 @@ def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     with pytest.raises(PlotError, match="nothing to draw: no points were given"):
         plot_accuracy([], tmp_path / "a.png")
     with pytest.raises(PlotError, match="nothing to draw: no curves given"):
-        plot_recovery({}, tmp_path / "a.png")
-    with pytest.raises(PlotError, match="curve 'b' has no point; leave it out"):
-        plot_recovery({"a": [(0, 1.0)], "b": []}, tmp_path / "a.png")
+        plot_recovery([], tmp_path / "a.png")
+    with pytest.raises(PlotError, match="curve 'b 60%' has no point; leave it out"):
+        plot_recovery([RecoveryCurve("a", "60%", ((0, 1.0),)), RecoveryCurve("b", "60%", ())], tmp_path / "a.png")
     with pytest.raises(
         LayerMergeError, match="'lost' at 60% has no latency above zero or no finite score; leave it out"
     ):

@@ -15,23 +15,40 @@ from onnx import numpy_helper
 
 import layermerge as lm
 import zoo
-from layermerge.files import read_document
-from layermerge.tracing.fingerprint import fingerprint
+from layermerge.errors import ArtifactError, TableError
+from layermerge.runs.begin import begin_run
+from layermerge.runs.directory import RunDirectory
 from layermerge.runs.plan_file import PlanFile
-from layermerge.errors import ArtifactError
-from layermerge.runs.directory import LATENCY, ORIGINAL, PLAN, measure_run, read_latency, read_plan, write_plan
+from layermerge.runs.steps import measure_latency_from_files
+from layermerge.runtimes.base import Runtime
 from layermerge.runtimes.registry import make_runtime
+from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Table
-from layermerge.errors import TableError
 from layermerge.tables.workload_clock import WHOLE
-from layermerge.tables.workloads import workload_of, workloads_of
+from layermerge.tables.workloads import workloads_of
+from layermerge.tracing.fingerprint import fingerprint
 
 pytestmark = pytest.mark.usefixtures("quick_clocks")
 
 
+PLAN, ORIGINAL, LATENCY = "plan.json", "original.onnx", "latency.jsonl"
+
+
+def measure_run(directory: Path, runtime: Runtime, batch: int) -> LatencyTable:
+    return measure_latency_from_files(RunDirectory(directory), runtime, batch, lambda: zoo.build("functional_relu"))
+
+
+def read_plan(directory: Path) -> PlanFile:
+    return RunDirectory(directory).read_plan()
+
+
+def read_latency(directory: Path) -> LatencyTable:
+    return RunDirectory(directory).read_latency()
+
+
 def written(directory: Path, name: str = "functional_relu", method: str = "layermerge", **more: bool) -> lm.Plan:
     plan = lm.plan(zoo.traced(name), method=method)
-    write_plan(directory, zoo.traced(name), plan, **more)
+    begin_run(directory, zoo.traced(name), plan, **more)
     return plan
 
 
@@ -46,21 +63,19 @@ def constants(path: Path) -> list[np.ndarray[tuple[int, ...], np.dtype[np.float3
 @pytest.mark.parametrize("name", ["basic_strided", "time_shifted_block"])
 def test_the_plan_and_its_works_come_back(name: str, method: str, tmp_path: Path) -> None:
     plan = written(tmp_path, name, method)
-    record, read = read_plan(tmp_path)
+    read = read_plan(tmp_path)
     assert read.candidates == plan.candidates
     assert read.method == method
-    assert [(layer.name, layer.spec, layer.input_shape, layer.output_shape) for layer in read.layers] == [
-        (layer.name, layer.spec, layer.input_shape, layer.output_shape) for layer in plan.layers
-    ]
-    workloads = {key: None if workload is None else workload_of(workload) for key, workload in record.workloads.items()}
-    assert workloads == workloads_of(zoo.traced(name), plan)
-    assert record.fingerprint == fingerprint(zoo.traced(name).structure)
+    assert read.workloads == workloads_of(zoo.traced(name), plan)
+    assert read.layers == plan.layers
+    assert read.rules == plan.rules
+    assert read.fingerprint == fingerprint(zoo.traced(name).structure)
 
 
 def test_excluded_layers_stay_fixed(tmp_path: Path) -> None:
     traced = zoo.traced("plain")
-    write_plan(tmp_path, traced, lm.plan(traced, lm.Rules(exclude=("0",))))
-    assert [entry.layers for entry in read_plan(tmp_path)[1].candidates if entry.fixed] == [("0",)]
+    begin_run(tmp_path, traced, lm.plan(traced, lm.Rules(exclude=("0",))))
+    assert [entry.layers for entry in read_plan(tmp_path).candidates if entry.fixed] == [("0",)]
 
 
 def test_nothing_but_the_two_files_is_left(tmp_path: Path) -> None:
@@ -188,8 +203,8 @@ def test_a_plan_without_works_says_how_to_write_them(tmp_path: Path) -> None:
 def test_saving_a_network_beside_its_plan_keeps_the_plan(tmp_path: Path) -> None:
     plan = written(tmp_path)
     lm.save(tmp_path, lm.rewrite(zoo.traced("functional_relu"), [plan["0-2:5x5g1"]]))
-    assert read_plan(tmp_path)[1].candidates == plan.candidates
-    assert read_document(tmp_path / PLAN, PlanFile).workloads
+    assert read_plan(tmp_path).candidates == plan.candidates
+    assert read_plan(tmp_path).workloads
 
 
 def test_a_plan_whose_works_are_not_its_candidates_is_refused(tmp_path: Path) -> None:
@@ -205,9 +220,48 @@ def test_a_plan_whose_works_are_not_its_candidates_is_refused(tmp_path: Path) ->
 def test_a_runtime_that_cannot_read_the_network_leaves_no_table_behind(tmp_path: Path) -> None:
     """Else the next, right runtime would be refused for the sake of a table that is of no use."""
     written(tmp_path)
-    with pytest.raises(lm.LayerMergeError, match="runtime 'torch' does not read ONNX files"):
-        measure_run(tmp_path, make_runtime("torch"), 1)
+    with pytest.raises(lm.LayerMergeError, match="holds the run of another network than this Sequential"):
+        measure_latency_from_files(RunDirectory(tmp_path), make_runtime("torch"), 1, lambda: zoo.build("plain"))
     assert measure_run(tmp_path, make_runtime("onnxruntime"), 1).original_ms > 0
+
+
+@pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
+def test_a_runtime_that_reads_no_files_is_measured_with_the_model(runtime: str, tmp_path: Path) -> None:
+    plan = written(tmp_path)
+    table = measure_run(tmp_path, make_runtime(runtime), 2)
+    assert table.table.provenance["runtime"] == runtime
+    assert all(table.of(entry) is not None for entry in plan.candidates)
+
+
+def test_the_file_of_another_network_beside_the_plan_is_refused(tmp_path: Path) -> None:
+    """Copied by mistake, or written by a later plan: its latency would be taken for this network's."""
+    written(tmp_path / "a")
+    written(tmp_path / "b", "plain")
+    shutil.copy(tmp_path / "b" / ORIGINAL, tmp_path / "a" / ORIGINAL)
+    with pytest.raises(ArtifactError, match=r"original.onnx' is not the network that '.*plan.json' was written with"):
+        measure_run(tmp_path / "a", make_runtime("onnxruntime"), 1)
+    assert not (tmp_path / "a" / LATENCY).exists()
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        ("1", r"plan.json' is of an earlier format \(1, now 2\); it stays as it is: give another run directory"),
+        ("3", r"plan.json' is of format 3, this layermerge reads 2; upgrade layermerge"),
+        ("1" * 5000, r"plan.json' is truncated or not JSON; remove it"),
+        ('"two"', r"plan.json' has no schema_version"),
+        ("true", r"plan.json' has no schema_version"),
+    ],
+)
+def test_a_directory_of_another_format_is_refused_and_stays(version: str, message: str, tmp_path: Path) -> None:
+    written(tmp_path)
+    text = (tmp_path / PLAN).read_text().replace('"schema_version": 2', f'"schema_version": {version}')
+    (tmp_path / PLAN).write_text(text)
+    with pytest.raises(ArtifactError, match=message):
+        read_plan(tmp_path)
+    with pytest.raises(ArtifactError, match=message):
+        written(tmp_path)
+    assert (tmp_path / PLAN).read_text() == text
 
 
 def test_the_whole_network_is_the_first_row(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from safetensors import safe_open
 
 import layermerge as lm
 import tiny_runs
-from layermerge.errors import PlanError
-from layermerge.runs.methods import half_of, method_names, run_control, run_method
-from layermerge.runs.results import Report
-from layermerge.errors import InfeasibleBudget
-from layermerge.runs.steps import Result, Run
+from layermerge.errors import InfeasibleBudget, PlanError
+from layermerge.files import read_document
+from layermerge.runs.context import Context, open_context
+from layermerge.runs.methods import METHODS, half_of, run_control, run_method
+from layermerge.runs.records import Report, Result
+from layermerge.runs.steps import choose
 from layermerge.tuning.recipe import Recipe
 from tiny_runs import accuracy_of, arrays, contents, network, normalised, served_logits, settings, task
 
@@ -45,8 +46,8 @@ def home(first: Result) -> Path:
     return first.directory.parents[2]
 
 
-def run(first: Result, **changes: Any) -> Run:
-    return Run(network(), task(), home(first), settings(**changes))
+def run(first: Result, **changes: Any) -> Context:
+    return open_context(network(), task(), home(first), settings(**changes))
 
 
 def tables(first: Result) -> dict[str, bytes]:
@@ -61,7 +62,7 @@ def document(path: Path) -> dict[str, Any]:
 def check(result: Result, first: Result, method: str, *, convs: int | None = None) -> Report:
     """Whatever the method: figures are of the exported file, and beside the same original."""
     report = result.report
-    assert report == Report.model_validate(document(result.directory / "result.json"))
+    assert report == read_document(result.directory / "result.json", Report)
     assert report.method == method
     assert report.original_ms == first.report.original_ms
     assert report.original_score == first.report.original_score
@@ -105,10 +106,10 @@ def test_a_smaller_menu_first_is_added_to(first: Result, tmp_path: Path) -> None
     """The other way round: rows that LayerOnly measured are used by LayerMerge, which chooses as it does alone."""
     directory = tmp_path / "run"
     chosen = settings(finetune=Recipe(steps=1, batch_size=16))
-    lone = Run(network(), task(), directory, chosen)
-    lone.choose("layeronly", BUDGET)
+    lone = open_context(network(), task(), directory, chosen)
+    choose(lone, "layeronly", BUDGET)
     before = {name: (directory / name).read_bytes() for name in ("latency.jsonl", "importance.jsonl")}
-    met, _ = lone.choose("layermerge", BUDGET)
+    met = choose(lone, "layermerge", BUDGET).solution
     after = {name: (directory / name).read_bytes() for name in before}
     assert all(after[name].startswith(before[name]) and after[name] != before[name] for name in before)
     assert first.solution is not None
@@ -165,7 +166,7 @@ def test_sequential_is_depth_then_layeronly_on_what_was_merged(first: Result) ->
     chosen = document(stage / "solution.json")["candidates"]
     assert all(candidate["kept"] == candidate["layers"] for candidate in chosen)
     assert sum(len(candidate["kept"]) for candidate in chosen) == 5
-    merged = Report.model_validate(document(stage / "result.json"))
+    merged = read_document(stage / "result.json", Report)
     report = check(result, first, "sequential")
     assert (merged.epochs, report.epochs) == (1, 1)
     assert (steps_of(stage), steps_of(result.directory), steps_of(first.directory)) == (7, 7, 14)
@@ -229,10 +230,8 @@ def test_a_student_is_as_narrow_and_learns_from_the_original_alone(first: Result
 def test_an_unknown_method_is_one_line_with_all_that_are_known(tmp_path: Path) -> None:
     with pytest.raises(PlanError) as caught:
         lm.compress(network(), task(), run_dir=tmp_path, settings=settings(method="magic"))
-    assert str(caught.value) == f"unknown method 'magic'; choose one of {', '.join(method_names())}"
-    assert {"layermerge", "depth", "layeronly", "sequential", "channels", "channels+depth", "student"} <= set(
-        method_names()
-    )
+    assert str(caught.value) == f"unknown method 'magic'; choose one of {', '.join(METHODS)}"
+    assert {"layermerge", "depth", "layeronly", "sequential", "channels", "channels+depth", "student"} <= set(METHODS)
     assert contents(tmp_path) == {}
 
 

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 import layermerge as lm
-from layermerge.runs.recipe import DataRecipe, RunRecipe, Settings, read_recipe
+from layermerge.data.preparation import Statistics
 from layermerge.errors import RecipeError
+from layermerge.runs.recipe import DataRecipe, RunRecipe, Settings, read_recipe
 from layermerge.tables.executors import LocalProcesses, in_this_process
 from layermerge.tables.ray_cluster import RayCluster
 from layermerge.tasks import NoiseSchedule
-from layermerge.data.preparation import Statistics
 from layermerge.tuning.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ from torch import nn
 import layermerge as lm
 import tiny_runs
 from layermerge.errors import InfeasibleBudget
-from layermerge.runs.steps import Result
+from layermerge.runs.records import Result
 from layermerge.surgery.merge import MergedModule
 from layermerge.tuning.recipe import Recipe
 from tiny_runs import accuracy_of, arrays, contents, network, normalised, same_weights, served_logits, settings, task
@@ -53,6 +53,11 @@ def refusal(directory: Path, model: nn.Module, kind: type[Exception] = lm.LayerM
     assert "\n" not in str(caught.value)
     assert contents(directory) == before
     return str(caught.value)
+
+
+def kept(directory: Path) -> dict[str, bytes]:
+    """All files but the page, which tells of everything that was done."""
+    return {name: content for name, content in contents(directory).items() if name != "report.html"}
 
 
 # -- what comes out
@@ -119,9 +124,11 @@ def test_the_report_says_how_it_came_about(finished: tuple[Path, Result]) -> Non
 def test_every_file_is_where_it_is_said_to_be(finished: tuple[Path, Result]) -> None:
     directory, result = finished
     assert result.directory == directory / PLACE
-    own = ["checkpoint.safetensors", "recovery.csv", "recovery.jsonl", "solution.json", "model.safetensors"]
-    expected = {str(PLACE / name) for name in [*own, "plan.json", "model.onnx", "result.json"]}
-    expected |= {str(PLACE.parent / "choice.json"), "plan.json", "original.onnx", "original.json", *TABLES}
+    saved = ["plan.json", "solution.json", "model.safetensors"]
+    own = ["variant.json", "checkpoint.safetensors", "recovery.csv", "recovery.jsonl", "model.onnx", "result.json"]
+    expected = {str(PLACE / name) for name in [*own, *saved, *(f"unmerged/{name}" for name in saved)]}
+    expected |= {str(PLACE.parent / "choice.json"), "recipe.yaml", "report.html", *TABLES}
+    expected |= {"plan.json", "original.onnx", "original.json"}
     assert set(contents(directory)) == expected
 
 
@@ -154,9 +161,9 @@ def test_a_second_call_does_nothing_and_says_the_same(finished: tuple[Path, Resu
 
 
 def test_another_budget_shares_the_tables(copied: Path) -> None:
-    before = contents(copied)
+    before = kept(copied)
     other = lm.compress(network(), task(), budget="1.25x", run_dir=copied, settings=settings())
-    after = contents(copied)
+    after = kept(copied)
     assert before.items() <= after.items()
     assert {Path(name).parts[:2] for name in after.keys() - before.keys()} == {("layermerge", "1.25x")}
     assert other.report.budget_ms == pytest.approx(other.report.original_ms / 1.25)
@@ -184,10 +191,10 @@ def test_another_recipe_under_the_same_label_is_refused(copied: Path) -> None:
 
 
 def test_another_label_shares_tables_and_choice(copied: Path, finished: tuple[Path, Result]) -> None:
-    before = contents(copied)
+    before = kept(copied)
     changed = settings(finetune=Recipe(steps=3, batch_size=16), label="short")
     other = lm.compress(network(), task(), budget=BUDGET, run_dir=copied, settings=changed)
-    after = contents(copied)
+    after = kept(copied)
     assert before.items() <= after.items()
     assert {Path(name).parts[:3] for name in after.keys() - before.keys()} == {("layermerge", "70pct", "short")}
     assert other.solution == finished[1].solution

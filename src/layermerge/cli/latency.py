@@ -17,18 +17,15 @@ def latency(run_dir: RunArgument, as_json: JsonOption = False, *, flags: Flags) 
     Example: layermerge latency runs/a --runtime onnxruntime --threads 1
     """
     from layermerge.runs.directory import RunDirectory
-    from layermerge.runs.opening import open_run
+    from layermerge.runs.opening import load_network
     from layermerge.runs.recipe_file import note_recipe, run_recipe
-    from layermerge.runs.steps import measure_latency_from_files, measure_latency_step, menu_of
+    from layermerge.runs.steps import measure_latency_from_files
 
     directory = RunDirectory(run_dir)
     recipe = run_recipe(directory, None, flags.changes)
-    runtime = recipe.make_runtime()
-    if runtime.reads_onnx:
-        table = measure_latency_from_files(directory, runtime, recipe.batch_size)
-    else:
-        context = open_run(flags.recipe(run_dir), run_dir)
-        table = measure_latency_step(context, menu_of(context, directory.read_plan().method))
+    table = measure_latency_from_files(
+        directory, recipe.make_runtime(), recipe.batch_size, lambda: load_network(flags.recipe(run_dir)).module
+    )
     if directory.recipe.is_file():
         note_recipe(directory, recipe)
     if not as_json:

@@ -42,7 +42,7 @@ class PlanFile:
     layers: tuple[Layer, ...]
     candidates: tuple[Candidate, ...]
     rejections: tuple[Rejection, ...] = ()
-    rules: Rules = Rules()
+    rules: Rules = field(default_factory=Rules)
     method: str = "layermerge"
     workloads: Mapping[str, Workload | None] = field(default_factory=dict)
     original: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -88,7 +88,7 @@ class Variant:
     """Measured when it was chosen, before any training."""
     first_of_two: bool = False
     """Whether another method goes on from here, so that this is no result of its own."""
-    cost: TableCost = TableCost()
+    cost: TableCost = field(default_factory=TableCost)
     schema_version: Literal[2] = SCHEMA
 
 

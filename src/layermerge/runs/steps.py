@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ from layermerge.tables.table import Table
 from layermerge.tables.workload_clock import WHOLE_CLOCK
 from layermerge.tables.workloads import Workload, workloads_of
 from layermerge.tracing.capture import Inputs
+from layermerge.tracing.trace import trace
 from layermerge.tuning.distributed import usable_device
 from layermerge.tuning.loop import finetune
 from layermerge.tuning.recipe import Recipe
@@ -84,17 +85,26 @@ def measure_latency_step(context: Context, menu: Menu) -> LatencyTable:
     return job.run(context.runtime, context.settings.batch_size, context.directory.latency)
 
 
-def measure_latency_from_files(directory: RunDirectory, runtime: Runtime, batch: int) -> LatencyTable:
-    """The same table from the directory's files alone: neither the model's code nor its weights are needed."""
+def measure_latency_from_files(
+    directory: RunDirectory, runtime: Runtime, batch: int, load: Callable[[], nn.Module]
+) -> LatencyTable:
+    """The same table from the directory's files; the model itself is loaded only where the runtime reads no files."""
     known = directory.read_plan()
     if not known.workloads:
         raise ArtifactError(
             f"'{directory.plan}' lists no workloads; write it with: layermerge plan MODEL --run-dir {directory.path}"
         )
-    original = directory.require_original(known)
-    inputs = Inputs.of(known.example_inputs).resized(batch)
-    job = LatencyJob(known.plan, known.workloads, known.fingerprint, lambda: runtime.prepare_file(original, inputs))
-    return job.run(runtime, batch, directory.latency)
+    inputs = Inputs.of(known.example_inputs)
+
+    def whole() -> Pass:
+        if runtime.reads_onnx:
+            return runtime.prepare_file(directory.require_original(known), inputs.resized(batch))
+        model = load()
+        traced = trace(model, known.example_inputs)
+        directory.require_same_network(traced.structure, traced.inputs, type(model).__name__)
+        return runtime.prepare(merge(rewrite(traced, [])), inputs.resized(batch))
+
+    return LatencyJob(known.plan, known.workloads, known.fingerprint, whole).run(runtime, batch, directory.latency)
 
 
 def measure_importance_step(context: Context, menu: Menu, latency: LatencyTable, shard: Shard = WHOLE_TABLE) -> Table:
