@@ -113,31 +113,22 @@ def test_compare_prints_the_table_and_writes_it(run: Run, compressed: Path) -> N
 
 
 SOURCES = {
-    "python": ("python:tiny_runs:network", "npz:data.npz", (), ("--allow-python",)),
-    "folder": (
-        "python:tiny_runs:network",
-        "imagefolder:images",
-        ("--set=data.size=12", "--set=data.crop_pct=1.0"),
-        ("--allow-python",),
-    ),
-    "demo": ("demo:clothes", "embedded", ("--set=data.held_out=30", "--set=rules.max_kernel=3"), ()),
-    "timm": (
-        "timm:test_resnet?num_classes=3",
-        "imagefolder:images",
-        ("--set=data.size=32", "--set=rules.max_kernel=3"),
-        (),
-    ),
+    "python": ("layermerge", "python:tiny_runs:network", "npz:data.npz", (), ("--allow-python",)),
+    "folder": ("depth", "python:tiny_runs:network", "imagefolder:images", ("--input=3x12x12",), ("--allow-python",)),
+    "demo": ("layeronly", "demo:clothes", "embedded", ("--set=data.held_out=30",), ()),
+    "timm": ("layeronly", "timm:test_resnet?num_classes=3", "imagefolder:images", ("--input=3x32x32",), ()),
 }
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_verbs_compose_on_one_run_directory(run: Run, tmp_path: Path, source: str) -> None:
     """Nobody is asked twice: the first verb is told what the run is of, the others its budget."""
-    model, data, sets, allowed = SOURCES[source]
+    method, model, data, sets, allowed = SOURCES[source]
     folder(tmp_path / "images")
     few = [f"--set={part}={{steps: 1, batch_size: 4, lr: 0.01}}" for part in ("importance", "finetune")]
     normal = [f"--set=data.normalise={{mean: {list(tiny_runs.MEAN)}, std: {list(tiny_runs.STD)}}}"] * (source != "demo")
-    planned = run("plan", model, "--data", data, "--run-dir", "b", "--runtime=priced", *sets, *few, *normal, "--json")
+    told = (f"--method={method}", "--data", data, "--runtime=priced", *sets, *few, *normal)
+    planned = run("plan", model, "--run-dir", "b", *told, "--json")
     layers = document(planned)["layers"]
 
     measured = document(run("latency", "b", "--json"))
@@ -148,7 +139,7 @@ def test_verbs_compose_on_one_run_directory(run: Run, tmp_path: Path, source: st
     assert solved["latency_ms"] <= 0.8 * measured["original_ms"]
     tables = {name: Path("b", name).read_bytes() for name in ("importance.jsonl", "latency.jsonl", "recipe.yaml")}
 
-    place = Path("b/layermerge/80pct/plain")
+    place = Path("b") / method / "80pct" / "plain"
     tuned = document(run("finetune", "b", "--budget", "80%", *allowed, "--json"))
     assert tuned["80%"]["saved_to"] == str(place / "unmerged")
     merged = document(run("merge", "b", "--budget", "80%", *allowed, "--json"))
@@ -159,7 +150,7 @@ def test_verbs_compose_on_one_run_directory(run: Run, tmp_path: Path, source: st
     assert Path("fast.onnx").read_bytes() == (place / "model.onnx").read_bytes()
     page = document(run("report", "b", "--no-pictures", "--json"))
     (result,) = page["runs"][0]["results"]
-    assert (result["method"], result["budget"], result["label"]) == ("layermerge", "80%", "plain")
+    assert (result["method"], result["budget"], result["label"]) == (method, "80%", "plain")
     assert result["score"]["value"] == exported["score"]
 
     # compress is these steps and nothing else: it finds them done.
