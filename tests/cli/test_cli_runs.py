@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import tiny_runs
 from command_line import FOLDER, MODEL, SETTINGS, Result, Run, document, folder, one_line, write_data, write_recipe
 from layermerge.runs.methods import method_names
-from layermerge.tables.clock import ClockSettings
+from layermerge.runtimes.clock import ClockSettings
 from tiny_runs import accuracy_of, arrays, contents, normalised, served_logits
 
 

@@ -17,8 +17,8 @@ import zoo
 from agreement import call, worst
 from layermerge.errors import LayerMergeError, RuntimeUnavailable
 from layermerge.runtimes.base import RuntimeSettings
-from layermerge.runtimes.exporting import for_serving, write_onnx
 from layermerge.runtimes.registry import RUNTIMES, make_runtime
+from layermerge.runtimes.writing import for_serving, write_onnx
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tracing.capture import Inputs

@@ -13,7 +13,7 @@ from torch import nn
 from layermerge.files import read_document, document_text, text_writer, write_files
 from layermerge.runs.plan_file import PlanFile
 from layermerge.errors import ArtifactError
-from layermerge.runtimes.exporting import for_serving, write_onnx
+from layermerge.runtimes.writing import for_serving, write_onnx
 from layermerge.planning.plan import Plan
 from layermerge.runtimes.base import Pass, Runtime
 from layermerge.errors import RuntimeUnavailable
