@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -304,6 +306,29 @@ def test_a_table_measured_otherwise_is_refused_and_the_difference_shown(
     with pytest.raises(TableError, match=message):
         measure(path=tmp_path, **given)  # type: ignore[arg-type]
     assert (tmp_path / "latency.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(("value", "shown"), [(-0.5, "-0.5"), (1e12, "1e\\+12")])
+@pytest.mark.parametrize("place", [1, 2])
+def test_rows_that_are_no_latency_name_the_file_and_the_row(
+    value: float, shown: str, place: int, tmp_path: Path
+) -> None:
+    measure("plain", tmp_path, FakeRuntime())
+    path = tmp_path / "latency.jsonl"
+    lines = path.read_text().splitlines()
+    row = json.loads(lines[place])
+    lines[place] = json.dumps(row | {"value": value})
+    path.write_text("\n".join(lines) + "\n")
+    table = measure("plain", tmp_path, FakeRuntime())
+    with pytest.raises(
+        TableError, match=rf"latency.jsonl': value of '{re.escape(row['key'])}' is {shown}, which is no"
+    ):
+        _ = table.original_ms, [table.of(candidate) for candidate in table.plan.candidates]
+
+
+def test_a_whole_network_that_takes_no_time_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match=r"latency.jsonl': value of 'whole network' is 0; remove its line"):
+        measure("plain", tmp_path, FakeRuntime(), whole_ms=0.0)
 
 
 def test_works_that_take_less_than_an_empty_graph_take_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

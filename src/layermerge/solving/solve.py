@@ -36,7 +36,7 @@ def solve(
     options = []
     for candidate in plan.candidates:
         milliseconds, change = latency.of(candidate), _change(candidate, scores)
-        if change is not None and change > math.log(LARGEST):
+        if objective == "exp" and change is not None and change > math.log(LARGEST):
             raise TableError(
                 f"{name}: value of '{candidate.key}' is {change:g}, too large for a change of the score; measure it again"
             )

@@ -23,9 +23,9 @@ from layermerge.files import SCHEMA, Record, exclusive, first_problem, require_s
 
 Status = Literal["ok", "failed", "ruled_out"]
 Scalar = str | int | float | bool | None
-# Beyond these, sums and squares of what was measured would overflow.
-Finite = Annotated[float, Field(ge=-1e100, le=1e100)]
-NotNegative = Annotated[float, Field(ge=0, le=1e100)]
+# No measurement comes near these; far beyond, sums and squares would overflow.
+Finite = Annotated[float, Field(ge=-1e15, le=1e15)]
+NotNegative = Annotated[float, Field(ge=0, le=1e15)]
 
 
 class Row(Record):
