@@ -27,7 +27,8 @@ before = state()
 for runtime in ("torch", "onnxruntime"):
     table = lm.measure_latency(plan, trace=trace, runtime=runtime, path=runtime + ".jsonl", clock=quick)
     assert state() == before, ("measure_latency", runtime, torch.get_num_threads())
-    lm.meet_budget(trace, plan, table, scores, budget="100000%", runtime=runtime, clock=quick)
+    if runtime == "torch":
+        lm.meet_budget(trace, plan, table, scores, budget="100000%", clock=quick)
     assert state() == before, ("meet_budget", runtime, torch.get_num_threads())
 print("as it was")
 """

@@ -174,8 +174,7 @@ def test_a_budget_that_cannot_be_read_is_refused_before_measuring(budget: str) -
 # -- real runtimes
 
 
-@pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
-@pytest.mark.parametrize("budget", ["1000%", "100%"])
+@pytest.mark.parametrize(("runtime", "budget"), [("torch", "1000%"), ("onnxruntime", "100%")])
 def test_a_real_network_on_a_real_runtime(runtime: str, budget: str, tmp_path: Path) -> None:
     traced = zoo.traced("plain")
     plan = lm.plan(traced)
