@@ -1,7 +1,8 @@
-"""Files held by one process at a time."""
+"""Files held by one process at a time, on any system."""
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import time
@@ -11,6 +12,17 @@ import pytest
 
 from layermerge.errors import ArtifactError
 from layermerge.files import exclusive
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+ONLY_ON_UNIX = {"fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty"}
+
+
+def test_no_module_needs_unix_to_be_imported() -> None:
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert ONLY_ON_UNIX.isdisjoint(names), path
 
 
 def test_a_file_is_held_until_it_is_let_go_and_nothing_is_left_beside_it(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import random
 import signal
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -183,7 +184,8 @@ def test_what_is_not_a_table_of_this_version_is_refused_and_stays_as_it_is(name:
     line, message = FIRST_LINES[name]
     path = tmp_path / "t.jsonl"
     path.write_text(line + "\n")
-    for refused in (lambda: Table.read(path), lambda: fill_table(path, PROVENANCE, ["a"], row)):
+    attempts: list[Callable[[], Table]] = [lambda: Table.read(path), lambda: fill_table(path, PROVENANCE, ["a"], row)]
+    for refused in attempts:
         with pytest.raises(lm.LayerMergeError, match=f"t.jsonl' {message}") as caught:
             refused()
         assert len(str(caught.value)) < 400
