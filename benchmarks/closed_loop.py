@@ -16,8 +16,8 @@ import layermerge as lm
 from layermerge.errors import InfeasibleBudget
 from layermerge.models import load_model
 from layermerge.runtimes.base import RuntimeSettings
+from layermerge.runtimes.clock import ClockSettings, time_side_by_side
 from layermerge.runtimes.registry import make_runtime
-from layermerge.tables.clock import ClockSettings, time_side_by_side
 
 DDPM = "ddpm"
 AFTERWARDS = ClockSettings(least_rounds=30, most_rounds=120, seconds=12.0, spread=0.003)

@@ -35,7 +35,7 @@ from layermerge.runs.methods import CONTROL, run_control, run_method  # noqa: E4
 from layermerge.runs.recipe import read_recipe  # noqa: E402
 from layermerge.runs.results import Report  # noqa: E402
 from layermerge.runs.steps import FILE, RESULT, Run  # noqa: E402
-from layermerge.runtimes.onnx_runtime import OnnxFile  # noqa: E402
+from layermerge.runtimes.registry import make_runtime  # noqa: E402
 from layermerge.sampling.ddim import sample  # noqa: E402
 from layermerge.sampling.pictures import to_pixels, write_grid  # noqa: E402
 from layermerge.sampling.quality import TorchScriptExtractor, features_of, fid, kid  # noqa: E402
@@ -175,7 +175,7 @@ def _drawn(bench: Bench, place: Path, count: int) -> Tensor:
     task = bench.run.task
     assert isinstance(task, Diffusion)
     shape = tuple(task.example_inputs()[0].shape[1:])
-    network = OnnxFile(place / FILE)
+    network = make_runtime("onnxruntime").serve_file(place / FILE)
     return sample(
         network, task.schedule, shape, count=count, steps=bench.steps, spacing="quadratic", show_progress=True
     )

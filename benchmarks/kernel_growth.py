@@ -19,8 +19,8 @@ from torch import nn
 import layermerge as lm
 from layermerge.reporting.plots import picture, styles
 from layermerge.runtimes.base import Pass, RuntimeSettings
+from layermerge.runtimes.clock import ClockSettings, Sample, time_side_by_side
 from layermerge.runtimes.registry import make_runtime
-from layermerge.tables.clock import ClockSettings, Sample, time_side_by_side
 
 CLOCK = ClockSettings(least_rounds=20, most_rounds=150, seconds=90.0, spread=0.01)
 # How many convs of the stack stay: all, unmerged; all; two; one.

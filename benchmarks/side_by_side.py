@@ -8,7 +8,7 @@ from pathlib import Path
 from layermerge.runs.methods import CONTROL
 from layermerge.runs.results import Report
 from layermerge.runs.steps import FILE, Run
-from layermerge.tables.clock import ClockSettings, time_side_by_side
+from layermerge.runtimes.clock import ClockSettings, time_side_by_side
 
 CLOCK = ClockSettings(least_rounds=100, most_rounds=3000, seconds=20.0, spread=0.003, least_seconds=10.0)
 

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, settings
 
 from command_line import TINY, Result, Run
 from layermerge import cli
-from layermerge.tables.clock import ClockSettings
+from layermerge.runtimes.base import Runtime
+from layermerge.runtimes.clock import Clocks, ClockSettings
 
 torch.set_num_threads(1)
 
@@ -32,10 +33,9 @@ def _fixed_seeds() -> None:
 
 @pytest.fixture
 def quick_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Latency tables of two passes a row, for tests in which their values do not matter."""
+    """Runtimes that time two passes, for tests in which latencies do not matter."""
     quick = ClockSettings(warm_up=1, least_rounds=2, most_rounds=2, seconds=0)
-    for clock in ("WHOLE_CLOCK", "WORKLOAD_CLOCK", "PACE_CLOCK"):
-        monkeypatch.setattr(f"layermerge.tables.latency.{clock}", quick)
+    monkeypatch.setattr(Runtime, "clocks", Clocks.alike(quick))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -18,7 +18,7 @@ from agreement import call, same_bits, tensors, worst
 from layermerge.baselines import channel_pruning
 from layermerge.baselines.channel_pruning import channels_kept, prune_channels, prune_to_latency, search_ratio
 from layermerge.errors import BudgetError, InfeasibleBudget, PruningError
-from layermerge.tables.clock import ClockSettings, Sample
+from layermerge.runtimes.clock import ClockSettings, Sample
 from zoo_registry import conv, image
 
 # Networks that Torch-Pruning follows; those of one layer, or whose every channel is an output, stay as they are.
@@ -293,12 +293,11 @@ def test_what_is_timed_is_the_whole_network_beside_the_original(monkeypatch: pyt
             assert inputs.batch == 3
             return weights(module)
 
-    def timed(runs: dict[str, int], clock: ClockSettings) -> dict[str, Sample]:
-        assert clock.seconds == 0.5
-        return {name: Sample(float(run), 0.0, 1) for name, run in runs.items()}
+        def time(self, runs: dict[str, int], clock: ClockSettings) -> dict[str, Sample]:
+            assert clock.seconds == 0.5
+            return {name: Sample(float(run), 0.0, 1) for name, run in runs.items()}
 
     monkeypatch.setattr(channel_pruning, "make_runtime", lambda *_: Weighing())
-    monkeypatch.setattr(channel_pruning, "time_side_by_side", timed)
     net = nn.Sequential(conv(3, 32), nn.BatchNorm2d(32), nn.ReLU(), conv(32, 32), nn.ReLU(), conv(32, 4)).eval()
     settings: dict[str, Any] = {"batch_size": 3, "clock": ClockSettings(seconds=0.5), "round_to": 1}
     found = prune_to_latency(net, image(3, 8, 8)(2), "50%", original_ms=20.0, **settings)

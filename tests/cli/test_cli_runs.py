@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 import tiny_runs
 from command_line import FOLDER, MODEL, SETTINGS, Result, Run, document, folder, one_line, write_data, write_recipe
 from layermerge.runs.methods import METHODS
-from layermerge.tables.clock import ClockSettings
 from tiny_runs import accuracy_of, arrays, contents, normalised, served_logits
 
 
@@ -76,9 +75,8 @@ def test_compress_gives_one_json_document_whose_score_is_that_of_the_file(run: R
 
 
 @pytest.mark.usefixtures("quick_clocks")
-def test_compress_without_a_recipe_on_a_real_runtime(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compress_without_a_recipe_on_a_real_runtime(run: Run) -> None:
     """Flags alone; the model named on the command line needs no permission. No budget can be missed here by noise."""
-    monkeypatch.setattr("layermerge.runs.steps.WHOLE_CLOCK", ClockSettings(warm_up=1, most_rounds=2, seconds=0))
     flags = [
         f"--set={part}={yaml.safe_dump(SETTINGS[part], default_flow_style=True)}" for part in ("importance", "finetune")
     ]

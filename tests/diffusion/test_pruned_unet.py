@@ -17,7 +17,7 @@ from agreement import worst
 from diffusion.stock import ROUNDED, SMALL, TINY, blocks, noisy, pictures, small, told, unet
 from layermerge.baselines import channel_pruning
 from layermerge.baselines.channel_pruning import prune_channels, prune_to_latency
-from layermerge.tables.clock import ClockSettings, Sample
+from layermerge.runtimes.clock import Clocks, ClockSettings, Sample
 from solutions import random_solution, randomise
 
 
@@ -98,11 +98,12 @@ def _weighing(monkeypatch: pytest.MonkeyPatch) -> None:
         def prepare(self, module: nn.Module, _inputs: Any, **_options: Any) -> int:
             return weights(module)
 
-    def timed(runs: dict[str, int], _clock: ClockSettings) -> dict[str, Sample]:
-        return {name: Sample(float(run), 0.0, 1) for name, run in runs.items()}
+        clocks = Clocks()
+
+        def time(self, runs: dict[str, int], _clock: ClockSettings) -> dict[str, Sample]:
+            return {name: Sample(float(run), 0.0, 1) for name, run in runs.items()}
 
     monkeypatch.setattr(channel_pruning, "make_runtime", lambda *_: Weighing())
-    monkeypatch.setattr(channel_pruning, "time_side_by_side", timed)
 
 
 def test_pruning_to_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:

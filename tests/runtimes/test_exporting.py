@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
+import signal
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +25,8 @@ import layermerge as lm
 import real_networks
 import zoo
 from agreement import call, same_bits, tensors, worst
-from layermerge.errors import ArtifactError
+from layermerge.errors import ArtifactError, MissingPackage
+from layermerge.runtimes import exporting
 from solutions import random_solution, randomise
 
 TOLERANCE = 1e-4
@@ -72,7 +78,7 @@ def build(name: str) -> tuple[nn.Module, Callable[[int], Any]]:
 @pytest.fixture(
     scope="module",
     params=[
-        "torchvision:resnet34",
+        pytest.param("torchvision:resnet34", marks=pytest.mark.slow),
         "timm:mobilenetv2_100",
         "small unet",
         pytest.param("diffusers:ddpm", marks=pytest.mark.slow),
@@ -225,11 +231,17 @@ class Askew:
 REAL_SESSION = onnxruntime.InferenceSession
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory, merged: Any) -> Path:
+    return lm.export(merged, tmp_path_factory.mktemp("written") / "model.onnx", basic_inputs(2))
+
+
 @pytest.mark.parametrize("earlier", [True, False])
 def test_a_file_that_disagrees_is_not_left(
-    tmp_path: Path, merged: Any, monkeypatch: pytest.MonkeyPatch, earlier: bool
+    tmp_path: Path, merged: Any, written: Path, monkeypatch: pytest.MonkeyPatch, earlier: bool
 ) -> None:
     target = tmp_path / "model.onnx"
+    monkeypatch.setattr(exporting, "write_onnx", lambda _module, path, _inputs: shutil.copy(written, path))
     if earlier:
         target.write_bytes(b"of an earlier run")
     monkeypatch.setattr(onnxruntime, "InferenceSession", Askew)
@@ -271,6 +283,57 @@ def test_inputs_that_the_network_cannot_take(tmp_path: Path, merged: Any, suffix
 
 def test_a_missing_package_is_named(tmp_path: Path, merged: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
-    with pytest.raises(ArtifactError, match=r"^onnxscript is not installed; try: pip install 'layermerge\[export\]'$"):
+    message = r"^exporting to ONNX needs onnxscript, which is not installed; try: pip install 'layermerge\[export\]'$"
+    with pytest.raises(MissingPackage, match=message):
         lm.export(merged, tmp_path / "model.onnx", basic_inputs(2))
     assert list(tmp_path.iterdir()) == []
+
+
+# -- Ctrl-C
+
+
+def swallowing(*_given: Any, **_options: Any) -> None:
+    """As torch's exporters do now and then: the exception comes where Python drops it."""
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+    except KeyboardInterrupt:
+        return
+
+
+@pytest.mark.parametrize(
+    ("exporter", "use"),
+    [
+        ("torch.onnx.export", lambda net, path: lm.export(net, path / "model.onnx", basic_inputs(2))),
+        ("torch.export.export", lambda net, path: lm.export(net, path / "model.pt2", basic_inputs(2))),
+        ("torch.export.export", lambda _net, _path: lm.trace(zoo.build("basic"), basic_inputs(2))),
+    ],
+    ids=["onnx", "pt2", "trace"],
+)
+def test_ctrl_c_during_an_export_is_never_lost(
+    exporter: str, use: Callable[[Any, Path], object], tmp_path: Path, merged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter, swallowing)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        use(merged, tmp_path)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_ctrl_c_at_a_random_moment_of_a_real_export(tmp_path: Path, merged: Any, seed: int) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            lm.export(merged, tmp_path / "model.onnx", basic_inputs(2))
+        except KeyboardInterrupt:
+            os._exit(1)
+        os._exit(0)
+    time.sleep(random.Random(seed).uniform(0.0, 3.0))
+    with suppress(ProcessLookupError):
+        os.kill(child, signal.SIGINT)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, 1)
+    assert [path.name for path in tmp_path.iterdir()] == (["model.onnx"] if code == 0 else [])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Mapping
+import copy
+import importlib
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,10 +17,11 @@ from torch.utils import _pytree as pytree
 
 import zoo
 from agreement import call, worst
-from layermerge.errors import LayerMergeError, RuntimeUnavailable
+from layermerge.errors import LayerMergeError, MissingPackage, RuntimeUnavailable
 from layermerge.runtimes.base import RuntimeSettings
-from layermerge.runtimes.exporting import for_serving, write_onnx
+from layermerge.runtimes.clock import ClockSettings
 from layermerge.runtimes.registry import RUNTIMES, make_runtime
+from layermerge.runtimes.writing import for_serving, write_onnx
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tracing.capture import Inputs
@@ -84,12 +87,22 @@ def test_torch_runs_the_module_in_eval_mode_on_the_given_inputs() -> None:
     assert module.training  # the caller's module is left as it was
 
 
-def test_torch_uses_as_many_threads_as_it_was_told() -> None:
+def test_torch_uses_as_many_threads_as_it_was_told_and_leaves_those_of_the_process() -> None:
     before = torch.get_num_threads()
+    runtime = make_runtime("torch", RuntimeSettings(threads=1))
+    run, network = runtime.prepare(*_recorded()), runtime.serve(*_recorded())
+    uses: list[Callable[[], object]] = [
+        run,
+        lambda: network(torch.randn(1, 3, 8, 8)),
+        lambda: runtime.time({"a": run}, ClockSettings(1, 2, 2, 0)),
+    ]
     try:
         torch.set_num_threads(2)
-        make_runtime("torch", RuntimeSettings(threads=1)).prepare(*_recorded())()
-        assert Recorder.calls[-1]["threads"] == 1
+        for use in uses:
+            Recorder.calls.clear()
+            use()
+            assert {seen["threads"] for seen in Recorder.calls} == {1}
+            assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 
@@ -132,17 +145,16 @@ def test_a_small_module_with_two_inputs(name: str) -> None:
     assert worst(2 * x - y, actual) <= 1e-6
 
 
-@pytest.mark.parametrize("name", ONNX_READERS)
 @pytest.mark.parametrize("network", ["basic", "inputs_by_name", "time_shifted_block", "dict_output"])
-def test_a_whole_network_computes_what_it_does_in_torch(name: str, network: str) -> None:
+def test_a_whole_network_computes_what_it_does_in_torch(network: str, tmp_path: Path) -> None:
     traced = zoo.traced(network)
     inputs = traced.inputs.resized(3)
-    actual = arrays(make_runtime(name).prepare(merge(rewrite(traced, [])), inputs)())
-    model = zoo.build(network).eval()
-    expected = pytree.tree_leaves(call(model, inputs.kwargs or inputs.args))
-    assert len(actual) == len(expected)
-    for one, other in zip(expected, actual, strict=True):
-        assert worst(one, other) <= 1e-4
+    expected = pytree.tree_leaves(call(zoo.build(network).eval(), inputs.kwargs or inputs.args))
+    write_onnx(for_serving(merge(rewrite(traced, []))), tmp_path / "a.onnx", inputs)
+    for name in ONNX_READERS:
+        actual = arrays(make_runtime(name).prepare_file(tmp_path / "a.onnx", inputs)())
+        for one, other in zip(expected, actual, strict=True):
+            assert worst(one, other) <= 1e-4
 
 
 @pytest.mark.parametrize("network", ["basic", "inputs_by_name", "time_shifted_block"])
@@ -152,15 +164,71 @@ def test_torch_runs_whole_networks(network: str) -> None:
 
 
 @pytest.mark.parametrize("name", ONNX_READERS)
-def test_an_exported_file_runs_at_any_batch_size(name: str, tmp_path: Path) -> None:
-    module, inputs = small()
-    write_onnx(for_serving(module), tmp_path / "a.onnx", inputs)
+def test_an_exported_file_runs_and_is_served_at_any_batch_size(
+    name: str, file: tuple[nn.Module, Path], tmp_path: Path
+) -> None:
+    module, written = file
+    path = Path(shutil.copy(written, tmp_path / "a.onnx"))
     x = torch.randn(5, 3, 8, 9)
-    run = make_runtime(name).prepare_file(tmp_path / "a.onnx", Inputs((x,), {}))
-    (tmp_path / "a.onnx").unlink()  # a prepared pass needs its file no more
+    run, network = make_runtime(name).prepare_file(path, Inputs((x,), {})), make_runtime(name).serve_file(path)
+    path.unlink()  # neither needs the file any more
     (actual,) = arrays(run())
     with torch.no_grad():
-        assert worst(module.eval()(x), actual) <= 1e-5
+        assert worst(module(x), actual) <= 1e-5
+        for batch in (x, x[:2], x[3:]):
+            served = network(batch)
+            assert isinstance(served, Tensor)
+            assert worst(module(batch), served) <= 1e-5
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
+    module, inputs = small()
+    path = tmp_path_factory.mktemp("written") / "a.onnx"
+    write_onnx(for_serving(module), path, inputs)
+    return module.eval(), path
+
+
+# -- what they serve
+
+
+@pytest.mark.parametrize("name", ["torch", *ONNX_READERS])
+def test_a_module_is_served_by_its_runtime(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What computes a score is what the latency was measured on, and no other runtime."""
+    for other in ONNX_READERS:
+        if other != name:
+            monkeypatch.setattr(RUNTIMES[other], "session", None)
+    module, inputs = small()
+    before = module.training
+    network = make_runtime(name).serve(module, inputs)
+    assert module.training == before
+    for batch in (1, 3):
+        x = torch.randn(batch, 3, 8, 9)
+        with torch.no_grad():
+            assert worst(copy.deepcopy(module).eval()(x), network(x)) <= 1e-5
+
+
+def test_torch_serves_in_its_own_dtype_and_layout_and_hands_back_float32() -> None:
+    settings = RuntimeSettings(dtype="bfloat16", channels_last=True)
+    module, inputs = _recorded()
+    served = make_runtime("torch", settings).serve(module, inputs)(*inputs.args)
+    assert Recorder.calls[-1]["out"].dtype == torch.bfloat16
+    assert Recorder.calls[-1]["x"].is_contiguous(memory_format=torch.channels_last)
+    assert served.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ONNX_READERS)
+def test_several_outputs_and_inputs_by_name_are_served(name: str) -> None:
+    class Both(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            return 2 * x - y, x * y
+
+    x, y = torch.randn(2, 2, 4, 4), torch.randn(2, 2, 4, 4)
+    network = make_runtime(name).serve(Both(), Inputs((x, y), {}))
+    for found in (network(x, y), network(y=y, x=x)):
+        assert worst([2 * x - y, x * y], list(found)) <= 1e-6
+    with pytest.raises(RuntimeUnavailable, match="takes 2 inputs, but 1 were given"):
+        network(x)
 
 
 @pytest.mark.slow
@@ -208,10 +276,21 @@ def test_threads_are_given_to_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> No
 # -- what they refuse
 
 
+def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    """As if it were not installed."""
+    real = importlib.import_module
+
+    def find(name: str) -> Any:
+        if name == package:
+            raise ModuleNotFoundError(f"No module named '{name}'")
+        return real(name)
+
+    monkeypatch.setattr(importlib, "import_module", find)
+
+
 def refusal(name: str, settings: RuntimeSettings | None = None) -> str:
-    with pytest.raises(RuntimeUnavailable) as refused:
+    with pytest.raises((RuntimeUnavailable, MissingPackage)) as refused:
         make_runtime(name, settings)
-    assert isinstance(refused.value, LayerMergeError)
     assert "\n" not in str(refused.value)
     return str(refused.value)
 
@@ -224,8 +303,7 @@ def test_an_unknown_runtime_is_refused_and_the_known_ones_named() -> None:
 
 @pytest.mark.parametrize("name", ONNX_READERS)
 def test_a_missing_package_is_one_line_that_says_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda asked, *more: None if asked == name else real(asked, *more))
+    hide(monkeypatch, name)
     message = refusal(name)
     assert message == f"runtime '{name}' needs {name}, which is not installed; try: pip install 'layermerge[export]'"
 
@@ -237,18 +315,20 @@ def test_tensorrt_without_a_gpu_is_one_line(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_tensorrt_without_its_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    hide(monkeypatch, "tensorrt")
     assert "needs tensorrt, which is not installed; try: pip install 'tensorrt'" in refusal("tensorrt")
 
 
 def test_torch_reads_no_onnx_files() -> None:
     with pytest.raises(RuntimeUnavailable, match=r"^runtime 'torch' does not read ONNX files; measure it from Python"):
         make_runtime("torch").prepare_file(Path("deep") / "a.onnx", small()[1])
+    with pytest.raises(RuntimeUnavailable, match=r"^runtime 'torch' does not read ONNX files"):
+        make_runtime("torch").serve_file(Path("deep") / "a.onnx")
 
 
-@pytest.mark.parametrize("threads", [0, -1])
-def test_at_least_one_thread(threads: int) -> None:
-    with pytest.raises(RuntimeUnavailable, match=f"^threads is {threads}; it must be at least 1$"):
+@pytest.mark.parametrize("threads", [0, -1, 1_000_000])
+def test_a_senseless_number_of_threads_is_refused_at_once(threads: int) -> None:
+    with pytest.raises(RuntimeUnavailable, match=rf"^threads is {threads}; give a number from 1 to \d+$"):
         RuntimeSettings(threads=threads)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import doctest
 import pickle
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from layermerge.errors import BudgetError, InfeasibleBudget
-from layermerge.solving import budget_text
+from layermerge.solving import budget
 from layermerge.solving.budget import budget_ms
 
 
@@ -36,6 +37,19 @@ def test_unreadable_budgets_say_what_to_write(text: str) -> None:
         budget_ms(text, 20.0)
     assert all(example in str(caught.value) for example in ('"60%"', '"1.8x"', '"12ms"'))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["9" * 5000 + "%", "0." + "0" * 5000 + "1x", "6" * 100_000])
+def test_absurdly_long_budgets_are_one_short_line(text: str) -> None:
+    with pytest.raises(BudgetError, match="cannot read the budget") as caught:
+        budget_ms(text, 20.0)
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("given", [60, None, 0.6])
+def test_a_budget_is_text(given: Any) -> None:
+    with pytest.raises(BudgetError, match=f"cannot read the budget '{given}'; write a share"):
+        budget_ms(given, 20.0)
 
 
 @pytest.mark.parametrize("text", ["0%", "0x", "0.00ms"])
@@ -68,6 +82,6 @@ def test_an_infeasible_budget_survives_pickling() -> None:
 
 
 def test_the_example_runs() -> None:
-    failed, attempted = doctest.testmod(budget_text)
+    failed, attempted = doctest.testmod(budget)
     assert attempted > 0
     assert failed == 0

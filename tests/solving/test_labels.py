@@ -211,7 +211,7 @@ GOOD = Option(0, 1, 1.0, 1.0, "good")
         ([Option(0, 1, math.inf, 1.0, "x")], 1, "option 'x' has latency inf ms"),
         ([Option(0, 1, 1.0, math.nan, "x")], 1, "option 'x' has score nan; it must be a number"),
         ([Option(0, 1, 1.0, -math.inf, "x")], 1, "option 'x' has score -inf"),
-        ([Option(0, 3, 1.0, 1.0, "x")], 2, r"option 'x' covers layers 0\.\.3, which is no range within 0\.\.2"),
+        ([Option(0, 3, 1.0, 1.0, "x")], 2, r"option 'x' covers layers 0\.\.3, which is not a range within 0\.\.2"),
         ([Option(-1, 1, 1.0, 1.0, "x")], 2, r"option 'x' covers layers -1\.\.1"),
         ([Option(1, 1, 1.0, 1.0, "x")], 2, r"option 'x' covers layers 1\.\.1"),
         ([GOOD, GOOD], 1, "option 'good' is given 2 times; give each key once"),

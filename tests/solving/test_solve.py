@@ -205,3 +205,13 @@ def test_a_tick_rounds_latencies_up() -> None:
         budget = f"{table.original_ms * share / 100:.6f}ms"
         if coarse.smallest_ms <= table.original_ms * share / 100:
             assert coarse.at(budget).importance <= exact.at(budget).importance + 1e-12
+
+
+@pytest.mark.parametrize("as_table", [True, False])
+def test_a_change_that_no_score_has_names_the_table_and_the_row(as_table: bool) -> None:
+    absurd = changes(menu()) | {"0-2:5x5g1": 1e6}
+    named = "the table" if as_table else "the scores"
+    message = rf"^{named}: value of '0-2:5x5g1' is 1e\+06, too large for a change of the score; measure it again$"
+    with pytest.raises(TableError, match=message):
+        lm.solve(menu(), latencies(), rows(absurd) if as_table else absurd)
+    assert lm.solve(menu(), latencies(), absurd, objective="delta").points

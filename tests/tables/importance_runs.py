@@ -19,6 +19,8 @@ import torch
 from torch import nn
 
 import layermerge as lm
+from layermerge.errors import ArtifactError
+from layermerge.files import exclusive
 from layermerge.planning.plan import Plan
 from layermerge.tables.executors import LocalProcesses
 from layermerge.tables.importance import measure_importance
@@ -26,6 +28,7 @@ from layermerge.tables.table import Table
 from layermerge.tasks.base import Network
 from layermerge.tracing.trace import Trace
 from layermerge.tuning.recipe import Recipe
+from processes import soon
 from tuning.toy_task import CLASSES, ToyTask, recipe
 
 
@@ -97,8 +100,16 @@ def run_and_kill(path: Path, workers: int, rows: int, delay: float) -> bool:
     time.sleep(delay)
     os.kill(child, signal.SIGKILL)
     killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
-    time.sleep(1.0)  # its workers, which hold the lock too, end a moment later
+    assert soon(lambda: _free(path))  # its workers, which hold the lock too, end a moment later
     return killed
+
+
+def _free(path: Path) -> bool:
+    try:
+        with exclusive(path, "it"):
+            return True
+    except ArtifactError:
+        return False
 
 
 def _rows(path: Path) -> int:
@@ -107,13 +118,13 @@ def _rows(path: Path) -> int:
 
 def main() -> None:
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", message="dropped a torn last line")
+    warnings.filterwarnings("ignore", message="dropped a truncated last line")
     directory, moments = Path(sys.argv[1]), random.Random()  # other moments every time
     undisturbed = run(directory / "undisturbed.jsonl")
     path = directory / "killed.jsonl"
     killed = sum(
         run_and_kill(path, workers, 1, moments.uniform(0, 0.02))
-        for workers in (0, 2, 1, 2)  # few rows are left at last
+        for workers in map(int, sys.argv[2])  # few rows are left at last
     )
     run(path, 2)
     read = Table.read(path)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from layermerge.errors import RuntimeUnavailable, TableError
+from layermerge.errors import MissingPackage, RuntimeUnavailable, TableError
 from layermerge.tables.executors import in_this_process
 from layermerge.tables.importance import measure_importance
 from layermerge.tables.ray_cluster import RayCluster
@@ -112,6 +112,7 @@ def test_the_rows_are_those_of_this_process(cluster: Any, tmp_path: Path) -> Non
     assert fill_table(path, {}, KEYS, price, executor=RayCluster(cluster.address)).rows == rows
 
 
+@pytest.mark.slow
 def test_an_importance_table_is_the_same(cluster: Any, tmp_path: Path) -> None:
     node = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
@@ -131,6 +132,7 @@ def test_an_importance_table_is_the_same(cluster: Any, tmp_path: Path) -> None:
     assert table.provenance == expected.provenance
 
 
+@pytest.mark.slow
 def test_an_entry_that_always_takes_its_process_down_is_a_failed_row(cluster: Any) -> None:
     def measure(key: str) -> Row:
         if key == "k1":
@@ -178,7 +180,8 @@ def test_a_job_that_cannot_be_read_there_is_one_clear_line(cluster: Any) -> None
 
 def test_without_ray_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(RuntimeUnavailable, match=r"^Ray is not installed; try: pip install 'layermerge\[ray\]'$"):
+    message = r"^measuring on many machines needs ray, which is not installed; try: pip install 'layermerge\[ray\]'$"
+    with pytest.raises(MissingPackage, match=message):
         list(RayCluster()(price, KEYS))
 
 

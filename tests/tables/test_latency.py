@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,8 +16,8 @@ import layermerge as lm
 import zoo
 from layermerge.errors import TableError
 from layermerge.planning.plan import Plan
-from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
-from layermerge.tables.clock import ClockSettings, time_side_by_side
+from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings, Served
+from layermerge.runtimes.clock import Clocks, ClockSettings
 from layermerge.tables.latency import LatencyJob, LatencyTable
 from layermerge.tables.table import Table
 from layermerge.tables.workload_clock import WHOLE
@@ -45,12 +47,13 @@ def own_ms(workload: Workload) -> float:
 
 
 class FakeRuntime(Runtime):
-    """A machine whose clock moves by a module's price when it runs, and by `call_ms` for the call itself.
+    """A machine whose passes say what they took: a module's price, and `call_ms` for the call itself.
 
-    `slowness` says by how much more it moves at a time.
+    `slowness` says by how much more they take at a time.
     """
 
     name, package, extra = "fake", "torch", "fake"
+    clocks = Clocks.alike(QUICK)
 
     def __init__(
         self,
@@ -82,39 +85,28 @@ class FakeRuntime(Runtime):
         return self.lasting(milliseconds(module) + self.call_ms)
 
     def lasting(self, passing_ms: float) -> Pass:
-        def run() -> None:
-            self.seconds += passing_ms / 1000 * self.slowness(self.seconds)
+        def run() -> float:
+            taken_ms = passing_ms * self.slowness(self.seconds)
+            self.seconds += taken_ms / 1000
+            return taken_ms
 
         return run
+
+    def serve(self, module: nn.Module, inputs: Inputs) -> Served:
+        raise NotImplementedError
 
     @property
     def sandwiches(self) -> int:
         return sum(isinstance(module, Sandwich) for module in self.built)
 
 
-@pytest.fixture(autouse=True)
-def _no_real_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time is what the fake runtime says; tests that use another runtime say so."""
-
-    def timed(runs: dict[str, Pass], settings: ClockSettings, **more: Pass) -> object:
-        clock = {"now": lambda: MACHINE[0].seconds if MACHINE else 0.0, "interruptions": lambda: 0}
-        return time_side_by_side(runs, settings, **clock, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("layermerge.tables.workload_clock.time_side_by_side", timed)
-    MACHINE.clear()
-
-
-MACHINE: list[FakeRuntime] = []
-
-
 def measure(
     name: str, path: Path, runtime: FakeRuntime, whole_ms: float = 100.0, batch: int = 1, plan: Plan | None = None
 ) -> LatencyTable:
-    MACHINE[:] = [runtime]
     traced = zoo.traced(name)
     plan = plan or lm.plan(traced)
     job = LatencyJob(plan, workloads_of(traced, plan), f"network {name}", partial(runtime.lasting, whole_ms))
-    return job.run(runtime, batch, path / "latency.jsonl", QUICK)
+    return job.run(runtime, batch, path / "latency.jsonl")
 
 
 @pytest.mark.parametrize("name", ["plain", "basic", "basic_strided", "inverted", "time_shifted_block"])
@@ -244,15 +236,15 @@ def test_a_whole_network_that_fails_is_one_clear_line_and_tried_again(tmp_path: 
             raise RuntimeError("no memory")
         return repaired[0]
 
-    MACHINE[:] = [FakeRuntime()]
+    runtime = FakeRuntime()
     traced = zoo.traced("plain")
     plan = lm.plan(traced)
     job = LatencyJob(plan, workloads_of(traced, plan), "n", whole)
     with pytest.raises(TableError, match="'whole network' could not be measured: RuntimeError: no memory"):
-        job.run(MACHINE[0], 1, tmp_path / "t.jsonl", QUICK)
-    assert MACHINE[0].built == []  # nothing else was tried in vain
+        job.run(runtime, 1, tmp_path / "t.jsonl")
+    assert runtime.built == []  # nothing else was tried in vain
     repaired.append(lambda: 7.0)
-    assert job.run(MACHINE[0], 1, tmp_path / "t.jsonl", QUICK).original_ms == 7.0
+    assert job.run(runtime, 1, tmp_path / "t.jsonl").original_ms == 7.0
 
 
 def test_a_whole_network_that_is_gone_when_a_table_goes_on_ends_the_run_and_fails_no_row(tmp_path: Path) -> None:
@@ -268,7 +260,7 @@ def test_a_whole_network_that_is_gone_when_a_table_goes_on_ends_the_run_and_fail
     plan = lm.plan(traced)
     job = LatencyJob(plan, workloads_of(traced, plan), "network plain", torn)
     with pytest.raises(TableError, match="'whole network' could not be measured: RuntimeError: no model in this file"):
-        job.run(FakeRuntime(), 1, path, QUICK)
+        job.run(FakeRuntime(), 1, path)
     assert path.read_bytes() == before
 
 
@@ -316,6 +308,29 @@ def test_a_table_measured_otherwise_is_refused_and_the_difference_shown(
     assert (tmp_path / "latency.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize(("value", "shown"), [(-0.5, "-0.5"), (1e12, "1e\\+12")])
+@pytest.mark.parametrize("place", [1, 2])
+def test_rows_that_are_no_latency_name_the_file_and_the_row(
+    value: float, shown: str, place: int, tmp_path: Path
+) -> None:
+    measure("plain", tmp_path, FakeRuntime())
+    path = tmp_path / "latency.jsonl"
+    lines = path.read_text().splitlines()
+    row = json.loads(lines[place])
+    lines[place] = json.dumps(row | {"value": value})
+    path.write_text("\n".join(lines) + "\n")
+    table = measure("plain", tmp_path, FakeRuntime())
+    with pytest.raises(
+        TableError, match=rf"latency.jsonl': value of '{re.escape(row['key'])}' is {shown}, which is no"
+    ):
+        _ = table.original_ms, [table.of(candidate) for candidate in table.plan.candidates]
+
+
+def test_a_whole_network_that_takes_no_time_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match=r"latency.jsonl': value of 'whole network' is 0; remove its line"):
+        measure("plain", tmp_path, FakeRuntime(), whole_ms=0.0)
+
+
 def test_works_that_take_less_than_an_empty_graph_take_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "milliseconds", lambda module: 1.0 if isinstance(module, Sandwich) else 3.0)
     table = measure("plain", tmp_path, FakeRuntime())
@@ -325,8 +340,7 @@ def test_works_that_take_less_than_an_empty_graph_take_nothing(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("runtime", ["torch", "onnxruntime", "openvino"])
-def test_a_table_of_a_real_runtime(runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layermerge.tables.workload_clock.time_side_by_side", time_side_by_side)
+def test_a_table_of_a_real_runtime(runtime: str, tmp_path: Path) -> None:
     traced = zoo.traced("basic_strided")
     plan = lm.plan(traced)
     path = tmp_path / "latency.jsonl"

@@ -19,10 +19,11 @@ import pytest
 CASES = Path(__file__).with_name("ray_cases.py")
 
 
-def test_ray_cases_pass() -> None:
+@pytest.mark.parametrize("speed", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_ray_cases_pass(speed: str) -> None:
     if importlib.util.find_spec("ray") is None:  # found, not imported: its import alone is enough to do harm here
         pytest.skip("Ray is not installed")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", str(CASES)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", speed, str(CASES)]
     started = subprocess.Popen(
         command,
         cwd=CASES.parents[2],

@@ -23,12 +23,11 @@ from torch.utils import _pytree as pytree
 from layermerge.baselines.channel_groups import ChannelGroup, find_groups, torch_pruning
 from layermerge.errors import InfeasibleBudget, LayerMergeError, PruningError, first_line
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
+from layermerge.runtimes.clock import ClockSettings
 from layermerge.runtimes.registry import make_runtime
 from layermerge.solving.budget import budget_ms
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
-from layermerge.tables.clock import ClockSettings, time_side_by_side
-from layermerge.tables.workload_clock import WHOLE_CLOCK
 from layermerge.tracing.capture import Inputs, untouched
 from layermerge.tracing.trace import trace
 
@@ -101,14 +100,14 @@ def prune_to_latency(
     seven rounds of pruning, tracing and a few seconds of timing.
     """
     chosen = make_runtime(runtime, RuntimeSettings(threads=threads))
-    stopwatch = clock or WHOLE_CLOCK
+    stopwatch = clock or chosen.clocks.whole
 
     def prepare(module: nn.Module) -> Pass:
         traced = trace(module, example_inputs)
         return chosen.prepare(merge(rewrite(traced, [])), traced.inputs.resized(batch_size))
 
     original = prepare(model)
-    whole_ms = original_ms or time_side_by_side({"original": original}, stopwatch)["original"].value_ms
+    whole_ms = original_ms or chosen.time({"original": original}, stopwatch)["original"].value_ms
 
     def prune(ratio: float) -> nn.Module:
         return prune_channels(
@@ -117,7 +116,7 @@ def prune_to_latency(
 
     def measure(module: nn.Module) -> float:
         # Beside the original, so that a machine that drifts slows both.
-        samples = time_side_by_side({"original": original, "pruned": prepare(module)}, stopwatch)
+        samples = chosen.time({"original": original, "pruned": prepare(module)}, stopwatch)
         return samples["pruned"].value_ms / samples["original"].value_ms * whole_ms
 
     return search_ratio(prune, measure, budget_ms(budget, whole_ms), whole_ms)

@@ -18,7 +18,7 @@ from layermerge.files import digest, document_text, read_document, text_writer, 
 from layermerge.planning.plan import Plan
 from layermerge.runs.plan_file import PlanFile
 from layermerge.runs.records import ChannelShare, Choice, OriginalScore, Report, SavedNetwork, Variant
-from layermerge.runtimes.exporting import for_serving, write_onnx
+from layermerge.runtimes.writing import for_serving, write_onnx
 from layermerge.surgery.merge import MergedModule
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Table

@@ -24,7 +24,6 @@ from layermerge.runs.records import CONTROL, Choice, OriginalScore, Report, Resu
 from layermerge.runs.saving import save
 from layermerge.runtimes.base import Pass, Runtime
 from layermerge.runtimes.exporting import export
-from layermerge.runtimes.onnx_runtime import OnnxFile
 from layermerge.solving.frontier import Solution
 from layermerge.solving.meet_budget import close_the_loop, measured_beside
 from layermerge.solving.solve import solve
@@ -35,7 +34,6 @@ from layermerge.tables.importance import measure_importance
 from layermerge.tables.latency import LatencyJob, LatencyTable
 from layermerge.tables.shards import WHOLE_TABLE, Shard
 from layermerge.tables.table import Table
-from layermerge.tables.workload_clock import WHOLE_CLOCK
 from layermerge.tables.workloads import Workload, workloads_of
 from layermerge.tracing.capture import Inputs
 from layermerge.tracing.fingerprint import fingerprint
@@ -158,7 +156,7 @@ def choose(context: Context, method: str, budget: str) -> Choice:
 
     def measure(solution: Solution) -> float:
         merged = context.runtime.prepare(merge(rewrite(context.trace, solution.candidates)), inputs)
-        return measured_beside(original, merged, latency.original_ms, WHOLE_CLOCK)
+        return measured_beside(context.runtime, original, merged, latency.original_ms)
 
     frontier = solve(menu.plan, latency, scores, objective=objective)
     solution = close_the_loop(frontier, budget, measure)
@@ -251,8 +249,8 @@ def _report(
     reads, inputs = context.runtime.reads_onnx, context.trace.inputs.resized(settings.batch_size)
     served = context.runtime.prepare_file(place.exported, inputs) if reads else context.runtime.prepare(merged, inputs)
     # On the table's scale: measured beside the original.
-    measured_ms = measured_beside(original_pass(context), served, whole_ms, WHOLE_CLOCK)
-    network = OnnxFile(place.exported) if reads else merged
+    measured_ms = measured_beside(context.runtime, original_pass(context), served, whole_ms)
+    network = context.runtime.serve_file(place.exported) if reads else context.runtime.serve(merged, inputs)
     return Report(
         **vars(variant),
         stamp=stamp,

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import os
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import nn
 
-from layermerge.errors import RuntimeUnavailable
+from layermerge.errors import RuntimeUnavailable, require_package
+from layermerge.runtimes.clock import Clocks, ClockSettings, Sample, time_side_by_side
 from layermerge.tracing.capture import Inputs
 
 Pass = Callable[[], object]
 """One pass, finished when it returns. A float that it returns is its own time in milliseconds, as a GPU's events give it."""
+Served = Callable[..., Any]
+"""A network as it is served: tensors in, tensors out, like the module it came from."""
+
+MOST_AT_ONCE = max(64, 4 * (os.cpu_count() or 1))
+"""Threads or processes that are worth starting here; a much larger number keeps the machine busy with starting them."""
 
 
 @dataclass(frozen=True)
@@ -31,28 +37,25 @@ class RuntimeSettings:
     channels_last: bool = False
 
     def __post_init__(self) -> None:
-        if self.threads < 1:
-            raise RuntimeUnavailable(f"threads is {self.threads}; it must be at least 1")
+        if not 1 <= self.threads <= MOST_AT_ONCE:
+            raise RuntimeUnavailable(f"threads is {self.threads}; give a number from 1 to {MOST_AT_ONCE}")
 
 
 class Runtime(ABC):
-    """Builds modules and files into passes that can be timed."""
+    """Builds modules and files into passes that can be timed, and into networks that can be called."""
 
     name: ClassVar[str]
     package: ClassVar[str]
     extra: ClassVar[str]
     reads_onnx: ClassVar[bool] = False
+    clocks: ClassVar[Clocks] = Clocks()
 
     def __init__(self, settings: RuntimeSettings) -> None:
         self.settings = settings
         self.library = self._load()
 
     def _load(self) -> ModuleType:
-        if importlib.util.find_spec(self.package.split(".")[0]) is None:
-            raise RuntimeUnavailable(
-                f"runtime '{self.name}' needs {self.package}, which is not installed; try: pip install '{self.extra}'"
-            )
-        return importlib.import_module(self.package)
+        return require_package(self.package, f"runtime '{self.name}'", self.extra)
 
     def describe(self) -> dict[str, str | int | bool]:
         """What a measurement depends on; part of every table's provenance."""
@@ -73,6 +76,29 @@ class Runtime(ABC):
     def prepare_file(self, path: Path, inputs: Inputs) -> Pass:
         """A pass of an exported ONNX file on these inputs."""
         del path, inputs
-        raise RuntimeUnavailable(
+        raise self._reads_no_files()
+
+    @abstractmethod
+    def serve(self, module: nn.Module, inputs: Inputs) -> Served:
+        """The module as this runtime computes it, whose scores are those of what is served; `inputs` show how it is called."""
+
+    def serve_file(self, path: Path) -> Served:
+        """The network of an exported ONNX file."""
+        del path
+        raise self._reads_no_files()
+
+    def _reads_no_files(self) -> RuntimeUnavailable:
+        return RuntimeUnavailable(
             f"runtime '{self.name}' does not read ONNX files; measure it from Python, where the model is"
         )
+
+    def time(
+        self, runs: Mapping[str, Pass], settings: ClockSettings, *, between: Pass = lambda: None
+    ) -> dict[str, Sample]:
+        """Times passes of this runtime side by side, and leaves the process as it was."""
+        with self.running():
+            return time_side_by_side(runs, settings, between=between)
+
+    def running(self) -> AbstractContextManager[None]:
+        """The state of the process in which passes run, where a runtime has its settings there."""
+        return nullcontext()

@@ -1,10 +1,11 @@
-"""Runtimes that read ONNX: how a module becomes a file for them, and inputs become arrays."""
+"""Runtimes that read ONNX: how a module becomes a file for them, and tensors become arrays."""
 
 from __future__ import annotations
 
 import tempfile
-import warnings
 from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,35 @@ from torch import Tensor, nn
 
 from layermerge.errors import RuntimeUnavailable
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
-from layermerge.runtimes.exporting import for_serving, quiet, write_onnx
+from layermerge.runtimes.writing import for_serving, write_onnx, write_onnx_quickly
 from layermerge.tracing.capture import Inputs
+
+Array = np.ndarray[Any, Any]
+Feed = Mapping[str, Array]
+Session = Callable[[Feed], Sequence[Array]]
+"""Runs a file on arrays by the names of its inputs."""
+
+
+@dataclass(frozen=True)
+class ServedFile:
+    """An exported file that is called like the network it came from: tensors by position or by name, tensors out."""
+
+    names: Sequence[str]
+    session: Session
+
+    def __call__(self, *inputs: Tensor, **named: Tensor) -> Tensor | tuple[Tensor, ...]:
+        outputs = self.session(self.feed(inputs) | {name: as_array(value) for name, value in named.items()})
+        tensors = tuple(torch.from_numpy(np.array(output)) for output in outputs)
+        return tensors[0] if len(tensors) == 1 else tensors
+
+    def feed(self, inputs: Sequence[Tensor]) -> dict[str, Array]:
+        """Inputs by position. One that the network never reads is gone from the file; which one is not known."""
+        if inputs and len(self.names) != len(inputs):
+            raise RuntimeUnavailable(
+                f"the exported network takes {len(self.names)} inputs, but {len(inputs)} were given; "
+                "leave out what it never reads"
+            )
+        return {name: as_array(tensor) for name, tensor in zip(self.names, inputs, strict=False)}
 
 
 class OnnxRuntimeBase(Runtime):
@@ -31,38 +59,34 @@ class OnnxRuntimeBase(Runtime):
         super().__init__(settings)
 
     @abstractmethod
-    def session(self, path: Path) -> tuple[list[str], Any]:
-        """The file's input names, and a function from named arrays to a finished pass."""
+    def session(self, path: Path) -> tuple[list[str], Session]:
+        """The file's input names, and the session that runs it."""
+
+    def bound(self, session: Session, feed: Feed) -> Pass:
+        """A pass on these arrays, which need not be handed over again."""
+        return lambda: session(feed)
 
     def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Pass:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "graph.onnx"
-            served = for_serving(module)
-            if small:
-                _export_quickly(served, path, inputs)
-            else:
-                write_onnx(served, path, inputs)
-            return self.prepare_file(path, inputs)
+        return self._pass(self._exported(module, inputs, write_onnx_quickly if small else write_onnx), inputs)
 
     def prepare_file(self, path: Path, inputs: Inputs) -> Pass:
-        names, run = self.session(path)
-        arrays = [as_array(tensor) for tensor in inputs.tensors]
-        if len(names) != len(
-            arrays
-        ):  # an input that the network never reads is gone from the file; which one is not known
-            raise RuntimeUnavailable(
-                f"the exported network takes {len(names)} inputs, but {len(arrays)} were given; leave out what it never reads"
-            )
-        feed = dict(zip(names, arrays, strict=True))
-        return lambda: run(feed)
+        return self._pass(self.serve_file(path), inputs)
+
+    def _pass(self, network: ServedFile, inputs: Inputs) -> Pass:
+        return self.bound(network.session, network.feed(inputs.tensors))
+
+    def _exported(self, module: nn.Module, inputs: Inputs, write: Callable[..., None]) -> ServedFile:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "graph.onnx"
+            write(for_serving(module), path, inputs)
+            return self.serve_file(path)
+
+    def serve(self, module: nn.Module, inputs: Inputs) -> ServedFile:
+        return self._exported(module, inputs, write_onnx)
+
+    def serve_file(self, path: Path) -> ServedFile:
+        return ServedFile(*self.session(path))
 
 
-def as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
+def as_array(tensor: Tensor) -> Array:
     return np.ascontiguousarray(tensor.detach().cpu().numpy())
-
-
-def _export_quickly(module: nn.Module, path: Path, inputs: Inputs) -> None:
-    """The TorchScript exporter: 30 times faster than the other on graphs of a few operators, and the same file for those."""
-    with quiet(), warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(module, inputs.args, str(path), dynamo=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 from layermerge.errors import RuntimeUnavailable
 from layermerge.runtimes.base import RuntimeSettings
-from layermerge.runtimes.onnx_file import OnnxRuntimeBase
+from layermerge.runtimes.onnx_file import OnnxRuntimeBase, Session
 from layermerge.runtimes.signal_stack import kept_signal_stack
 
 
@@ -23,7 +23,7 @@ class OpenVino(OnnxRuntimeBase):
             raise RuntimeUnavailable(f"runtime 'openvino' runs on the cpu here, not on '{settings.device}'")
         super().__init__(settings)
 
-    def session(self, path: Path) -> tuple[list[str], Any]:
+    def session(self, path: Path) -> tuple[list[str], Session]:
         library: Any = self.library
         settings = {
             "INFERENCE_NUM_THREADS": self.settings.threads,
@@ -33,4 +33,5 @@ class OpenVino(OnnxRuntimeBase):
         with kept_signal_stack():
             compiled = library.Core().compile_model(str(path), "CPU", settings)
         request = compiled.create_infer_request()
-        return [value.any_name for value in compiled.inputs], lambda feed: request.infer(feed, share_inputs=True)
+        names = [value.any_name for value in compiled.inputs]
+        return names, lambda feed: request.infer(feed, share_inputs=True).to_tuple()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from layermerge.errors import RuntimeUnavailable
-from layermerge.runtimes.onnx_file import OnnxRuntimeBase
+from layermerge.runtimes.base import Pass
+from layermerge.runtimes.onnx_file import Array, Feed, OnnxRuntimeBase, Session
 
 
 class TensorRt(OnnxRuntimeBase):
-    """An engine built from the exported file, fed with tensors that are on the GPU already."""
+    """An engine built from the exported file. What is timed has its inputs on the GPU already."""
 
     name = "tensorrt"
     package = "tensorrt"
@@ -26,7 +30,7 @@ class TensorRt(OnnxRuntimeBase):
             )
         return super()._load()
 
-    def session(self, path: Path) -> tuple[list[str], Any]:
+    def session(self, path: Path) -> tuple[list[str], Session]:
         trt: Any = self.library
         logger = trt.Logger(trt.Logger.ERROR)
         builder = trt.Builder(logger)
@@ -35,33 +39,66 @@ class TensorRt(OnnxRuntimeBase):
         if not parser.parse_from_file(str(path)):
             raise RuntimeUnavailable(f"TensorRT cannot read the network: {parser.get_error(0)}")
         names = [network.get_input(index).name for index in range(network.num_inputs)]
-        outputs = [network.get_output(index).name for index in range(network.num_outputs)]
+        return names, _Engines(trt, builder, network, logger)
 
-        def run(feed: dict[str, Any]) -> None:
-            if not state:
-                state.update(self._start(trt, builder, network, logger, feed, outputs))
-            state["context"].execute_async_v3(torch.cuda.current_stream().cuda_stream)
-            torch.cuda.synchronize()
+    def bound(self, session: Session, feed: Feed) -> Pass:
+        assert isinstance(session, _Engines)
+        engine = session.engine_for(feed)
+        engine.load(feed)
+        return engine.execute
 
-        state: dict[str, Any] = {}
-        return names, run
 
-    @staticmethod
-    def _start(
-        trt: Any, builder: Any, network: Any, logger: Any, feed: dict[str, Any], outputs: list[str]
-    ) -> dict[str, Any]:
-        """Builds the engine for the shapes of the first pass and binds its tensors."""
-        config, profile = builder.create_builder_config(), builder.create_optimization_profile()
+@dataclass(frozen=True)
+class _Engine:
+    """A network built for fixed shapes, and the GPU's memory for its inputs and outputs."""
+
+    context: Any
+    engine: Any
+    tensors: dict[str, Tensor]
+    outputs: Sequence[str]
+
+    def load(self, feed: Feed) -> None:
+        for name, array in feed.items():
+            self.tensors[name].copy_(torch.from_numpy(array))
+
+    def execute(self) -> None:
+        self.context.execute_async_v3(torch.cuda.current_stream().cuda_stream)
+        torch.cuda.synchronize()
+
+
+class _Engines:
+    """Engines by the shapes of their inputs: the last batch of a data set is smaller than the others."""
+
+    def __init__(self, trt: Any, builder: Any, network: Any, logger: Any) -> None:
+        self.trt, self.builder, self.network, self.logger = trt, builder, network, logger
+        self._built: dict[tuple[tuple[int, ...], ...], _Engine] = {}
+
+    def __call__(self, feed: Feed) -> list[Array]:
+        engine = self.engine_for(feed)
+        engine.load(feed)
+        engine.execute()
+        return [engine.tensors[name].cpu().numpy() for name in engine.outputs]
+
+    def engine_for(self, feed: Feed) -> _Engine:
+        shapes = tuple(array.shape for array in feed.values())
+        if shapes not in self._built:
+            self._built[shapes] = self._build(feed)
+        return self._built[shapes]
+
+    def _build(self, feed: Feed) -> _Engine:
+        config, profile = self.builder.create_builder_config(), self.builder.create_optimization_profile()
         for name, array in feed.items():
             profile.set_shape(name, array.shape, array.shape, array.shape)
         config.add_optimization_profile(profile)
-        engine = trt.Runtime(logger).deserialize_cuda_engine(builder.build_serialized_network(network, config))
+        plan = self.builder.build_serialized_network(self.network, config)
+        engine = self.trt.Runtime(self.logger).deserialize_cuda_engine(plan)
         context = engine.create_execution_context()
         tensors = {name: torch.from_numpy(array).cuda() for name, array in feed.items()}
         for name, tensor in tensors.items():
             context.set_input_shape(name, tuple(tensor.shape))
+        outputs = [self.network.get_output(index).name for index in range(self.network.num_outputs)]
         for name in outputs:
             tensors[name] = torch.empty(tuple(context.get_tensor_shape(name)), device="cuda")
         for name, tensor in tensors.items():
             context.set_tensor_address(name, tensor.data_ptr())
-        return {"context": context, "engine": engine, "tensors": tensors}
+        return _Engine(context, engine, tensors, outputs)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -10,9 +11,22 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from layermerge.errors import RuntimeUnavailable
-from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
-from layermerge.runtimes.exporting import for_serving
+from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings, Served
+from layermerge.runtimes.writing import for_serving
 from layermerge.tracing.capture import Inputs
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Within it torch computes with so many threads; afterwards with as many as before."""
+    before = torch.get_num_threads()
+    if before != count:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if before != count:
+            torch.set_num_threads(before)
 
 
 class TorchEager(Runtime):
@@ -27,29 +41,54 @@ class TorchEager(Runtime):
             raise RuntimeUnavailable(f"torch has no dtype '{settings.dtype}'; try float32 or bfloat16")
         super().__init__(settings)
 
+    def running(self) -> AbstractContextManager[None]:
+        return torch_threads(self.settings.threads)
+
     def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Pass:
         del small
-        device, dtype = torch.device(self.settings.device), getattr(torch, self.settings.dtype)
-        layout = torch.channels_last if self.settings.channels_last else torch.contiguous_format
-        served = for_serving(module).to(device, dtype)
-        served = served.to(memory_format=layout)  # type: ignore[call-overload]
+        called = self._placed(module)
+        args, kwargs = self._fitted((inputs.args, dict(inputs.kwargs)))
+
+        def run() -> None:
+            with self.running(), torch.inference_mode():
+                called(*args, **kwargs)
+
+        return _timed_by_events(run) if self._device.type == "cuda" else run
+
+    def serve(self, module: nn.Module, inputs: Inputs) -> Served:
+        del inputs
+        called = self._placed(module)
+
+        def network(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = self._fitted((args, kwargs))
+            with self.running(), torch.no_grad():
+                return pytree.tree_map(_handed_back, called(*args, **kwargs))
+
+        return network
+
+    @property
+    def _device(self) -> torch.device:
+        return torch.device(self.settings.device)
+
+    @property
+    def _layout(self) -> torch.memory_format:
+        return torch.channels_last if self.settings.channels_last else torch.contiguous_format
+
+    def _placed(self, module: nn.Module) -> nn.Module:
+        served = for_serving(module).to(self._device, getattr(torch, self.settings.dtype))
+        return self.compiled(served.to(memory_format=self._layout))  # type: ignore[call-overload]
+
+    def _fitted(self, inputs: Any) -> Any:
+        """Inputs as the placed module takes them."""
+        dtype = getattr(torch, self.settings.dtype)
 
         def fit(leaf: object) -> object:
             if not isinstance(leaf, Tensor):
                 return leaf
-            moved = leaf.to(device, dtype) if leaf.is_floating_point() else leaf.to(device)
-            return moved.contiguous(memory_format=layout) if moved.dim() == 4 else moved
+            moved = leaf.to(self._device, dtype) if leaf.is_floating_point() else leaf.to(self._device)
+            return moved.contiguous(memory_format=self._layout) if moved.dim() == 4 else moved
 
-        args, kwargs = pytree.tree_map(fit, (inputs.args, dict(inputs.kwargs)))
-        called = self.compiled(served)
-
-        def run() -> None:
-            if torch.get_num_threads() != self.settings.threads:
-                torch.set_num_threads(self.settings.threads)
-            with torch.inference_mode():
-                called(*args, **kwargs)
-
-        return _timed_by_events(run) if device.type == "cuda" else run
+        return pytree.tree_map(fit, inputs)
 
     def compiled(self, module: nn.Module) -> nn.Module:
         return module
@@ -64,6 +103,13 @@ class TorchCompile(TorchEager):
         compiled = torch.compile(module)
         assert isinstance(compiled, nn.Module)
         return compiled
+
+
+def _handed_back(leaf: object) -> object:
+    """An output where and as whoever scores it expects it, whatever the network computes in."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return leaf.float().cpu() if leaf.is_floating_point() else leaf.cpu()
 
 
 def _timed_by_events(run: Callable[[], None]) -> Pass:

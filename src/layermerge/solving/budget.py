@@ -12,6 +12,8 @@ from fractions import Fraction
 from layermerge.errors import BudgetError
 
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%|x|ms)\s*", re.ASCII)
+_LONGEST = 2000
+"""Characters: more digits than any float has, and few enough to compute with."""
 _WRITE = 'write a share of the original latency ("60%"), a speed-up ("1.8x") or milliseconds ("12ms")'
 
 
@@ -21,15 +23,16 @@ def budget_ms(text: str, original_ms: float) -> float:
     >>> budget_ms("60%", 20.0), budget_ms("1.6x", 20.0), budget_ms("12ms", 20.0)
     (12.0, 12.5, 12.0)
     """
-    found = _AMOUNT.fullmatch(text)
+    found = _AMOUNT.fullmatch(text) if isinstance(text, str) and len(text) <= _LONGEST else None
+    shown = str(text)[:40]
     if not found:
-        raise BudgetError(f"cannot read the budget '{text}'; {_WRITE}")
+        raise BudgetError(f"cannot read the budget '{shown}'; {_WRITE}")
     amount, unit = Fraction(found[1]), found[2]
     if amount == 0:
-        raise BudgetError(f"the budget '{text}' must be above zero; {_WRITE}")
+        raise BudgetError(f"the budget '{shown}' must be above zero; {_WRITE}")
     original = Fraction(original_ms)
     allowed = {"%": original * amount / 100, "x": original / amount, "ms": amount}[unit]
     try:
         return float(allowed)
     except OverflowError:
-        raise BudgetError(f"the budget '{text}' is too large; {_WRITE}") from None
+        raise BudgetError(f"the budget '{shown}' is too large; {_WRITE}") from None

@@ -12,17 +12,16 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from numbers import Real
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
 
-from layermerge.errors import ArtifactError, InfeasibleBudget, OptionError
+from layermerge.errors import BudgetError, InfeasibleBudget, OptionError
+from layermerge.files import SCHEMA
 from layermerge.planning.plan import Candidate
 from layermerge.solving.budget import budget_ms
 from layermerge.solving.labels import Floats, Option, pareto, undominated
-
-SCHEMA: Literal[1] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,10 @@ class Round:
 
 @dataclass(frozen=True)
 class Solution:
-    """The order: which candidate treats which layers, first layer first."""
+    """The order: which candidate treats which layers, first layer first.
+
+    From a frontier it is predicted; where its merged network was built and measured, it says that too.
+    """
 
     candidates: tuple[Candidate, ...]
     latency_ms: float
@@ -51,35 +53,11 @@ class Solution:
     importance: float
     """The sum that was made as large as the budget allows."""
     measured_ms: float | None = None
-    """The whole merged network's latency, where it was built and measured."""
+    """The whole merged network's latency."""
     budget_ms: float | None = None
-    """What it was asked to keep."""
+    """What the measured latency was to keep."""
     rounds: tuple[Round, ...] = ()
-    """Predicted and measured latency of each choice that was tried on the way to it."""
-
-
-class PointRecord(BaseModel):
-    """A point and its chain, as places in the list of keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    latency_ms: float
-    importance: float
-    candidates: tuple[int, ...]
-
-
-class FrontierRecord(BaseModel):
-    """A frontier as plain data; candidates are named by their keys in the plan."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    schema_version: Literal[1] = SCHEMA
-    original_ms: float
-    fixed_ms: float
-    tick_ms: float | None
-    layers: int
-    keys: tuple[str, ...]
-    points: tuple[PointRecord, ...]
+    """Every choice that was tried on the way to this one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,57 +104,33 @@ class Frontier:
 
     def within(self, allowed: float) -> Solution:
         """The most important choice with latency <= `allowed` milliseconds."""
+        if not isinstance(allowed, Real) or np.isnan(allowed):
+            raise BudgetError(f"{str(allowed)[:40]!r} is not a number of milliseconds; for '60%' or '1.8x' ask at()")
         index = int(np.searchsorted(self._latency_ms, allowed, side="right")) - 1
         if index < 0:
             raise InfeasibleBudget(self.smallest_ms, allowed, self.original_ms)
         return self.solution(index)
 
     def to_document(self) -> dict[str, Any]:
-        """Plain data for JSON, chains included: O(points x layers) numbers."""
+        """Plain data for JSON; a point names its candidates by their places in `keys`. O(points x layers) numbers."""
         places: dict[str, int] = {}
-        points = tuple(
-            PointRecord(
-                latency_ms=point.latency_ms,
-                importance=point.importance,
-                candidates=tuple(places.setdefault(key, len(places)) for key in self._chain(index)),
-            )
+        points = [
+            {
+                "latency_ms": point.latency_ms,
+                "importance": point.importance,
+                "candidates": [places.setdefault(key, len(places)) for key in self._chain(index)],
+            }
             for index, point in enumerate(self.points)
-        )
-        record = FrontierRecord(
-            original_ms=self.original_ms,
-            fixed_ms=self.fixed_ms,
-            tick_ms=self.tick_ms,
-            layers=self.layers,
-            keys=tuple(places),
-            points=points,
-        )
-        return record.model_dump(mode="json")
-
-    @staticmethod
-    def from_document(document: object, candidates: Mapping[str, Candidate]) -> Frontier:
-        """The frontier that `to_document` described; `candidates` are those of the same plan."""
-        try:
-            record = FrontierRecord.model_validate(document)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "document"
-            raise ArtifactError(
-                f"this is no frontier of schema {SCHEMA}: {where}: {first['msg']}; solve again"
-            ) from None
-        if not record.points or any(not 0 <= place < len(record.keys) for p in record.points for place in p.candidates):
-            raise ArtifactError("the frontier has no points, or points that refer to no key; solve again")
-        if missing := [key for key in record.keys if key not in candidates]:
-            raise ArtifactError(f"the frontier is of another plan, which has a candidate '{missing[0]}'; solve again")
-        return Frontier(
-            record.original_ms,
-            record.fixed_ms,
-            record.layers,
-            record.tick_ms,
-            np.array([point.latency_ms for point in record.points]),
-            np.array([point.importance for point in record.points]),
-            lambda index: [record.keys[place] for place in record.points[index].candidates],
-            candidates,
-        )
+        ]
+        return {
+            "schema_version": SCHEMA,
+            "original_ms": self.original_ms,
+            "fixed_ms": self.fixed_ms,
+            "tick_ms": self.tick_ms,
+            "layers": self.layers,
+            "keys": list(places),
+            "points": points,
+        }
 
     def __str__(self) -> str:
         """A short table over about ten budgets, the smallest reachable one last."""
@@ -223,7 +177,7 @@ def build_frontier(
     for option in options:
         candidate = candidates.get(option.key)
         if candidate is None or (candidate.start, candidate.end) != (option.start, option.end):
-            raise OptionError(f"option '{option.key}' over {option.start}..{option.end} is no candidate of the plan")
+            raise OptionError(f"option '{option.key}' over {option.start}..{option.end} is not a candidate of the plan")
     untouched = sorted((option.start, option.key) for option in options if candidates[option.key].untouched)
     whole = [key for _, key in untouched]
     # A tick could hide the untouched network behind a better one that is a little slower.

@@ -254,7 +254,7 @@ def _menu(options: Sequence[Option], layers: int) -> _Menu:
 def _check(option: Option, layers: int) -> None:
     if not 0 <= option.start < option.end <= layers:
         raise OptionError(
-            f"option '{option.key}' covers layers {option.start}..{option.end}, which is no range within 0..{layers}"
+            f"option '{option.key}' covers layers {option.start}..{option.end}, which is not a range within 0..{layers}"
         )
     if not 0 <= option.latency_ms <= LARGEST:
         raise OptionError(

@@ -7,22 +7,22 @@ the frontier is asked again, until the budget is kept; where it leaves room, onc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from statistics import median
 
 from layermerge.errors import InfeasibleBudget, TableError
-from layermerge.planning.plan import Plan
+from layermerge.planning.plan import Candidate, Plan
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
+from layermerge.runtimes.clock import ClockSettings
 from layermerge.runtimes.registry import make_runtime
 from layermerge.solving.budget import budget_ms
 from layermerge.solving.frontier import Frontier, Round, Solution
 from layermerge.solving.solve import Objective, Scores, solve
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
-from layermerge.tables.clock import ClockSettings, time_side_by_side
 from layermerge.tables.latency import LatencyTable
-from layermerge.tables.workload_clock import WHOLE_CLOCK
 from layermerge.tracing.trace import Trace
 
 _ROUNDS = 8
@@ -41,7 +41,7 @@ def meet_budget(
     budget: str,
     runtime: str | Runtime = "torch",
     objective: Objective = "exp",
-    clock: ClockSettings = WHOLE_CLOCK,
+    clock: ClockSettings | None = None,
 ) -> Solution:
     """The most important solution whose merged network, measured whole on the runtime, keeps the budget.
 
@@ -54,22 +54,27 @@ def meet_budget(
             f"the latency table was measured on {settings.get('runtime')}, not on {chosen.name}; measure one there"
         )
     inputs = trace.inputs.resized(int(settings["batch"] or 1))
-    original = chosen.prepare(merge(rewrite(trace, [])), inputs)
+
+    def prepare(candidates: Sequence[Candidate]) -> Pass:
+        return chosen.prepare(merge(rewrite(trace, candidates)), inputs)
+
+    original = cache(lambda: prepare([]))  # not before the budget is known to be one
 
     def measure(solution: Solution) -> float:
-        merged = chosen.prepare(merge(rewrite(trace, solution.candidates)), inputs)
-        return measured_beside(original, merged, latency.original_ms, clock)
+        return measured_beside(chosen, original(), prepare(solution.candidates), latency.original_ms, clock)
 
     return close_the_loop(solve(plan, latency, scores, objective=objective), budget, measure)
 
 
-def measured_beside(original: Pass, merged: Pass, original_ms: float, clock: ClockSettings) -> float:
+def measured_beside(
+    runtime: Runtime, original: Pass, merged: Pass, original_ms: float, clock: ClockSettings | None = None
+) -> float:
     """The merged network's time on the table's scale: measured beside the original, so that drift cancels.
 
     The median of three: the loop accepts the first that keeps the budget, and so would favour a lucky one.
     """
     runs = {"original": original, "merged": merged}
-    windows = [time_side_by_side(runs, clock) for _ in range(_WINDOWS)]
+    windows = [runtime.time(runs, clock or runtime.clocks.whole) for _ in range(_WINDOWS)]
     return median(sample["merged"].value_ms / sample["original"].value_ms for sample in windows) * original_ms
 
 
@@ -93,13 +98,13 @@ def close_the_loop(frontier: Frontier, budget: str, measure: Callable[[Solution]
         measured = measure(solution)
         rounds.append(Round(solution.latency_ms, measured))
         if measured <= target and (best is None or solution.importance > best.importance):
-            best = replace(solution, measured_ms=measured)
+            best = replace(solution, measured_ms=measured, budget_ms=target)
         if best is not None and (best.measured_ms or 0.0) >= target * (1 - _ROOM):
             break
         asked = _next_request(rounds, target)
     if best is None:
         raise InfeasibleBudget(min(turn.measured_ms for turn in rounds), target, frontier.original_ms)
-    return replace(best, budget_ms=target, rounds=tuple(rounds))
+    return replace(best, rounds=tuple(rounds))
 
 
 def _next_request(rounds: list[Round], target: float) -> float:

@@ -14,7 +14,7 @@ from typing import Literal
 from layermerge.errors import TableError
 from layermerge.planning.plan import Candidate, Plan
 from layermerge.solving.frontier import Frontier, build_frontier
-from layermerge.solving.labels import Option
+from layermerge.solving.labels import LARGEST, Option
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Table
 
@@ -32,9 +32,14 @@ def solve(
     """
     if objective not in ("exp", "delta"):
         raise TableError(f"unknown objective '{objective}'; choose exp or delta")
+    name = scores.name if isinstance(scores, Table) else "the scores"
     options = []
     for candidate in plan.candidates:
         milliseconds, change = latency.of(candidate), _change(candidate, scores)
+        if objective == "exp" and change is not None and change > math.log(LARGEST):
+            raise TableError(
+                f"{name}: value of '{candidate.key}' is {change:g}, too large for a change of the score; measure it again"
+            )
         if milliseconds is not None and change is not None:
             score = change if objective == "delta" else _score(candidate, change, plan.method)
             options.append(Option(candidate.start, candidate.end, milliseconds, score, candidate.key))

@@ -1,14 +1,15 @@
 """Executors: where the entries of a table are measured.
 
 In: a measurement and the keys to measure. Out: one row a key, as each is done, in any order.
-Guarantees: a measurement that raises becomes a failed row with its reason, and so does one whose process dies; what would
-fail every entry alike ends the run instead.
+Guarantees: a measurement that fails becomes a failed row with its reason, and so does one whose process dies; what would
+fail every entry alike, and what is a fault of the program, ends the run instead.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
@@ -21,26 +22,49 @@ from typing import Any
 
 import torch
 
-from layermerge.errors import RuntimeUnavailable, TableError, first_line, machine_failed
+from layermerge.errors import (
+    LayerMergeError,
+    MissingPackage,
+    ModelError,
+    RuntimeUnavailable,
+    TableError,
+    first_line,
+    machine_failed,
+)
+from layermerge.runtimes.base import MOST_AT_ONCE
 from layermerge.tables.table import Row
 
 Measure = Callable[[str], Row]
 Executor = Callable[[Measure, Sequence[str]], Iterator[Row]]
 
 
+ENDS_THE_RUN = (TableError, RuntimeUnavailable, MissingPackage, ModelError)
+"""Fails every entry alike."""
+_ENTRYS_OWN = (LayerMergeError, RuntimeError, ArithmeticError, MemoryError, ValueError)
+"""What torch, a runtime or training may raise for one network and not for another: an operator that is not known, memory that
+runs out, a loss that is not finite, a batch that a norm cannot take. A type or key error is a fault of the program."""
+
+
 def measured(measure: Measure, key: str) -> Row:
     """The row of a key, also where measuring it fails."""
     try:
         return measure(key)
-    except (TableError, RuntimeUnavailable):
-        raise
+    except SystemExit as error:
+        raise ModelError(f"the model's own code ends the program ({reason_of(error)}); remove that call") from error
+    except OSError as error:  # a disk that is full or gone fails every entry alike, and none once it is repaired
+        raise TableError(f"'{key}' could not be measured: {reason_of(error)}") from error
     except Exception as error:
-        if machine_failed(error):
-            raise  # such as a full disk: it fails every entry alike, and none once there is room again
+        if isinstance(error, ENDS_THE_RUN) or machine_failed(error) or not _is_entrys_own(error):
+            raise
         return Row(key=key, status="failed", reason=reason_of(error))
 
 
-def reason_of(error: Exception) -> str:
+def _is_entrys_own(error: Exception) -> bool:
+    """Also what a library defines for itself, as onnxruntime does."""
+    return isinstance(error, _ENTRYS_OWN) or type(error).__module__.startswith("onnxruntime")
+
+
+def reason_of(error: BaseException) -> str:
     """What went wrong, in a line that a table can hold."""
     return f"{type(error).__name__}: {first_line(error)}"
 
@@ -58,8 +82,10 @@ class LocalProcesses:
     count: int
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise TableError(f"{self.count} worker processes cannot measure anything; give at least 1")
+        if not 1 <= self.count <= MOST_AT_ONCE:
+            raise TableError(f"{self.count} worker processes cannot be started; give a number from 1 to {MOST_AT_ONCE}")
+        if "fork" not in multiprocessing.get_all_start_methods():
+            raise RuntimeUnavailable("worker processes are forked, which this system cannot do; measure without them")
 
     def __call__(self, measure: Measure, keys: Sequence[str]) -> Iterator[Row]:
         waiting = list(reversed(keys))
@@ -99,7 +125,7 @@ class _Worker:
         self.key = key
         try:
             self.pipe.send(key)
-        except OSError:  # it died between two keys, which is nobody's fault
+        except OSError:  # it died between two keys, which no entry is to blame for
             self._fork()
             self.pipe.send(key)
 
@@ -165,9 +191,20 @@ def _serve(pipe: Connection, measure: Measure, parent: int) -> None:
             answer: Row | Exception = measured(measure, pipe.recv())
         except EOFError:
             return
+        except KeyboardInterrupt as error:  # this process ignores Ctrl-C, so it is not the user's
+            answer = ModelError(f"the model's own code raises {reason_of(error)}, as if the user had; remove that")
         except Exception as error:
-            answer = error
+            answer = _sendable(error)
         pipe.send(answer)
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error, or what it says where it does not survive the way to another process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(reason_of(error))
+    return error
 
 
 def _end_with(parent: int) -> None:

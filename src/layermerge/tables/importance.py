@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +18,7 @@ import torch
 from layermerge.errors import TableError
 from layermerge.files import weights_digest
 from layermerge.planning.plan import Plan
+from layermerge.runtimes.torch_eager import torch_threads
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.executors import Executor, in_this_process
 from layermerge.tables.latency import LatencyTable
@@ -53,7 +52,7 @@ class ImportanceJob:
         started = time.perf_counter()
         chosen = [] if key == BASELINE else [self.plan[key]]
         module = rewrite(self.trace, chosen).to(usable_device(self.device))
-        with _one_thread():
+        with torch_threads(1):  # sums depend on how many threads share them; one always gives the same
             train_steps(module, self.task, self.recipe)
             module.eval()
             with torch.no_grad():
@@ -63,17 +62,6 @@ class ImportanceJob:
         value = score if self.baseline is None else score - self.baseline
         seconds = round(time.perf_counter() - started, 2)
         return Row(key=key, value=value, samples=self.recipe.steps or 0, seconds=seconds)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Sums depend on how many threads share them; one always gives the same."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def measure_importance(

@@ -14,31 +14,27 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
+import torch
+
 from layermerge.errors import LayerMergeError, TableError, machine_failed
 from layermerge.planning.plan import Candidate, Plan
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
+from layermerge.runtimes.clock import Clocks, ClockSettings, cache_pressure
 from layermerge.runtimes.registry import make_runtime
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
-from layermerge.tables.clock import ClockSettings, cache_pressure
 from layermerge.tables.executors import reason_of
 from layermerge.tables.runner import fill_table
 from layermerge.tables.table import Row, Scalar, Table
-from layermerge.tables.workload_clock import (
-    PACE_CLOCK,
-    WHOLE,
-    WHOLE_CLOCK,
-    WORKLOAD_CLOCK,
-    Pace,
-    WorkloadClock,
-    measure_whole,
-)
+from layermerge.tables.workload_clock import WHOLE, WorkloadClock, measure_whole
 from layermerge.tables.workloads import Workload, workloads_of
 from layermerge.tracing.fingerprint import fingerprint
 from layermerge.tracing.trace import Trace
 
 _TIMING = 2
 """How workloads are timed; raised with every change to it, since rows that were timed otherwise do not mix."""
+_LONGEST_MS = 1e9
+"""No pass takes days: what is beyond was not measured."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,7 @@ class LatencyTable:
     @cached_property
     def original_ms(self) -> float:
         """The untouched network, norms folded, measured whole."""
-        return _value(self.table[WHOLE])
+        return _whole_ms(self.table)
 
     @cached_property
     def _singles_ms(self) -> float:
@@ -86,7 +82,7 @@ class LatencyTable:
 
     def _measured(self, candidate: Candidate) -> float:
         workload = self.workloads[candidate.key]
-        return 0.0 if workload is None else _value(self.table[workload.key])
+        return 0.0 if workload is None else _value(self.table, workload.key)
 
     @property
     def distinct_workloads(self) -> int:
@@ -130,7 +126,7 @@ def measure_latency(
     job = LatencyJob(
         plan, workloads_of(trace, plan), network, lambda: chosen.prepare(merge(rewrite(trace, [])), inputs)
     )
-    return job.run(chosen, batch_size, path, clock)
+    return job.run(chosen, batch_size, path, Clocks.alike(clock) if clock else None)
 
 
 @dataclass(frozen=True)
@@ -142,7 +138,13 @@ class LatencyJob:
     network: str
     whole: Callable[[], Pass]
 
-    def run(self, runtime: Runtime, batch: int, path: str | Path, clock: ClockSettings | None = None) -> LatencyTable:
+    def run(self, runtime: Runtime, batch: int, path: str | Path, clocks: Clocks | None = None) -> LatencyTable:
+        """Measures what the table lacks, with the runtime's own clocks unless others are given."""
+        # The weights and inputs of what is timed are random numbers; those of whoever called stay what they were.
+        with torch.random.fork_rng(devices=()):
+            return LatencyTable(self.plan, self.workloads, self._filled(runtime, batch, path, clocks or runtime.clocks))
+
+    def _filled(self, runtime: Runtime, batch: int, path: str | Path, clocks: Clocks) -> Table:
         distinct = {workload.key: workload for workload in self.workloads.values() if workload is not None}
         provenance: dict[str, Scalar] = {"kind": "latency", "network": self.network, "batch": batch, "timing": _TIMING}
         provenance |= runtime.describe()
@@ -150,23 +152,20 @@ class LatencyJob:
         whole = cache(self.whole)
 
         def measure_first(_key: str) -> Row:
-            return _timed(lambda: measure_whole(whole(), clock or WHOLE_CLOCK))
+            return _timed(lambda: measure_whole(runtime, whole(), clocks.whole))
 
         # Without it no row means anything: a failure is not recorded, so that a repaired file is measured again.
         first = fill_table(path, provenance, [WHOLE], measure_first, title=title, keep_failures=False)
 
         @cache
         def stopwatch() -> WorkloadClock:
-            pace = Pace(_needed_by_every_row(whole), _value(first[WHOLE]), clock or PACE_CLOCK)
-            return WorkloadClock(
-                runtime, batch, pace, clock or WORKLOAD_CLOCK, cache_pressure(_weight_bytes(self.plan))
-            )
+            between = cache_pressure(_weight_bytes(self.plan))
+            return WorkloadClock(runtime, batch, clocks, _needed_by_every_row(whole), _whole_ms(first), between)
 
         def measure(key: str) -> Row:
             return _timed(lambda: stopwatch().measure(distinct[key]))
 
-        table = fill_table(path, provenance, [WHOLE, *distinct], measure, title=title)
-        return LatencyTable(self.plan, self.workloads, table)
+        return fill_table(path, provenance, [WHOLE, *distinct], measure, title=title)
 
 
 def _needed_by_every_row(whole: Callable[[], Pass]) -> Pass:
@@ -192,9 +191,20 @@ def _weight_bytes(plan: Plan) -> int:
     return 4 * sum(layer.spec.weights for layer in plan.layers)
 
 
-def _value(row: Row) -> float:
+def _whole_ms(table: Table) -> float:
+    """Everything is in proportion to it, so it is above zero."""
+    found = _value(table, WHOLE)
+    if found == 0:
+        raise TableError(f"{table.name}: value of '{WHOLE}' is 0; remove its line to measure it again")
+    return found
+
+
+def _value(table: Table, key: str) -> float:
+    row = table[key]
     if row.value is None:
-        raise TableError(f"'{row.key}' has no latency ({row.reason}); remove its line to measure it again")
-    if row.value < 0:
-        raise TableError(f"'{row.key}' has a negative latency ({row.value} ms); remove its line to measure it again")
+        raise TableError(f"{table.name}: '{key}' has no latency ({row.reason}); remove its line to measure it again")
+    if not 0 <= row.value <= _LONGEST_MS:
+        raise TableError(
+            f"{table.name}: value of '{key}' is {row.value:g}, which is no latency; remove its line to measure it again"
+        )
     return row.value

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from layermerge.errors import RuntimeUnavailable, TableError
-from layermerge.tables.executors import Measure, measured
+from layermerge.errors import RuntimeUnavailable, first_line, require_package
+from layermerge.tables.executors import ENDS_THE_RUN, Measure, measured
 from layermerge.tables.table import Row
 
 
@@ -67,7 +67,7 @@ def _fetched(ray: Any, done: Any, key: str, crashes: Counter[str]) -> Row | None
             return None
         return Row(key=key, status="failed", reason=f"its process died {_TRIES} times; memory may have run out")
     except errors.RayTaskError as error:
-        if isinstance(error.cause, (TableError, RuntimeUnavailable)):
+        if isinstance(error.cause, ENDS_THE_RUN):
             raise error.cause from None  # Ray's own has a traceback in its message
         reason = (str(error).strip().splitlines() or [""])[-1][:200]
         raise RuntimeUnavailable(f"the job cannot be run on the Ray cluster: {reason}") from error
@@ -76,10 +76,7 @@ def _fetched(ray: Any, done: Any, key: str, crashes: Counter[str]) -> Row | None
 
 
 def _connected(address: str) -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise RuntimeUnavailable("Ray is not installed; try: pip install 'layermerge[ray]'") from None
+    ray: Any = require_package("ray", "measuring on many machines", "layermerge[ray]")
     if not ray.is_initialized():
         _require_listener(address)
         # The dashboard is a setting of clusters that are started here; Ray refuses it for others.
@@ -87,12 +84,12 @@ def _connected(address: str) -> Any:
         try:
             ray.init(address=address, log_to_driver=False, configure_logging=False, **more)
         except (ValueError, RuntimeError, ConnectionError) as error:
-            raise RuntimeUnavailable(f"no Ray cluster at '{address}': {str(error).splitlines()[0]}") from error
+            raise RuntimeUnavailable(f"no Ray cluster at '{address}': {first_line(error)}") from error
     return ray
 
 
 def _require_listener(address: str) -> None:
-    """Says at once that nobody is there: Ray itself tries for a minute, and then ends the process."""
+    """Says at once that nothing listens there: Ray itself tries for a minute, and then ends the process."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         try:

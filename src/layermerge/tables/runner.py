@@ -14,6 +14,9 @@ from layermerge.progress import Progress
 from layermerge.tables.executors import Executor, Measure, in_this_process
 from layermerge.tables.table import Scalar, Table, TableWriter, require_same_provenance
 
+MOST_FAILED = 0.5
+"""Share of the entries that may fail; where more do, something else is wrong, and too little of the menu is left."""
+
 
 def fill_table(
     path: str | Path,
@@ -28,9 +31,9 @@ def fill_table(
 ) -> Table:
     """Measures every key that the table lacks; each row is durable when it is done.
 
-    `shard` is (number, count): this run takes every count-th key, from `number` on. A measurement that raises is recorded
-    as failed, with its reason, and does not end the run; what would fail every entry alike does. Without `keep_failures`
-    nothing is recorded of a failure, and it ends the run.
+    `shard` is (number, count): this run takes every count-th key, from `number` on. A measurement that fails is recorded,
+    with its reason, and does not end the run; what would fail every entry alike does, and so do too many failures. Without
+    `keep_failures` nothing is recorded of a failure, and it ends the run.
     """
     number, count = shard
     if not 0 <= number < count:
@@ -46,7 +49,17 @@ def fill_table(
                     raise TableError(f"'{row.key}' could not be measured: {row.reason}")
                 writer.append(row)
                 progress.advance()
+                _require_few_failures(writer.table, wanted)
         return writer.table
+
+
+def _require_few_failures(table: Table, wanted: Sequence[str]) -> None:
+    failed = [table[key] for key in wanted if key in table and table[key].status == "failed"]
+    if len(failed) > MOST_FAILED * len(wanted):
+        raise TableError(
+            f"{len(failed)} of {len(wanted)} entries of {table.name} could not be measured, the first because of "
+            f"{failed[0].reason}; mend that, remove the table and measure it again"
+        )
 
 
 def _complete(path: Path, provenance: Mapping[str, Scalar], wanted: Sequence[str]) -> Table | None:

@@ -1,30 +1,31 @@
 """Table: measured rows that survive a kill at any moment.
 
 A table is a JSONL file: the first line says how its rows came about (provenance), every further line is one row. Lines are
-only ever appended, each durable when it is written. A torn last line is dropped with a warning; a table of other provenance
-is refused, with the difference shown; one process writes at a time.
+only ever appended, each durable when it is written. A truncated last line is dropped with a warning; a table of other
+provenance is refused, with the difference shown; one process writes at a time.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import math
 import os
 import warnings
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal
+from typing import IO, Annotated, Any, Literal
 
-from pydantic import ConfigDict, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from layermerge.errors import TableError
-from layermerge.files import SCHEMA, Record
+from layermerge.files import SCHEMA, Record, exclusive, first_problem, require_schema
 
 Status = Literal["ok", "failed", "ruled_out"]
 Scalar = str | int | float | bool | None
+# No measurement comes near these; far beyond, sums and squares would overflow.
+Finite = Annotated[float, Field(ge=-1e15, le=1e15)]
+NotNegative = Annotated[float, Field(ge=0, le=1e15)]
 
 
 class Row(Record):
@@ -34,17 +35,17 @@ class Row(Record):
 
     key: str
     status: Status = "ok"
-    value: float | None = None
-    spread: float = 0.0
-    samples: int = 0
-    seconds: float = 0.0
+    value: Finite | None = None
+    spread: NotNegative = 0.0
+    samples: Annotated[int, Field(ge=0)] = 0
+    seconds: NotNegative = 0.0
     """What the measurement cost."""
     reason: str | None = None
 
     @model_validator(mode="after")
     def _says_what_its_status_needs(self) -> Row:
-        if self.status == "ok" and (self.value is None or not math.isfinite(self.value)):
-            raise ValueError("a row with status ok needs a finite value")
+        if self.status == "ok" and self.value is None:
+            raise ValueError("a row with status ok needs a value")
         if self.status != "ok" and not self.reason:
             raise ValueError(f"a row with status {self.status} needs a reason")
         return self
@@ -64,7 +65,7 @@ class Table:
 
     @staticmethod
     def read(path: str | Path) -> Table:
-        """Reads a table that nobody is writing, or what is there of one that somebody is."""
+        """Reads a table, or what is there so far of one that is being written."""
         file = Path(path)
         try:
             lines, _ = _whole_lines(file)
@@ -73,14 +74,6 @@ class Table:
         if not lines:
             raise TableError(f"table '{file}' is empty; measure it again")
         return Table(_provenance(lines[0], file), (_row(line, file) for line in lines[1:]), f"table '{file}'")
-
-    @staticmethod
-    def joined(tables: Iterable[Table]) -> Table:
-        """Shards of one table as one; their provenance must agree and their keys must not meet."""
-        parts = list(tables)
-        for part in parts[1:]:
-            require_same_provenance(parts[0].provenance, part.provenance, part.name)
-        return Table(parts[0].provenance, (row for part in parts for row in part.rows.values()), "the joined table")
 
     def __getitem__(self, key: str) -> Row:
         """The row of a key; absent is an error, never zero."""
@@ -104,28 +97,18 @@ class TableWriter:
         self.provenance = dict(provenance)
         self.table = Table(self.provenance, ())
         self._file: IO[bytes] | None = None
+        self._held = ExitStack()
 
     def __enter__(self) -> TableWriter:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = self.path.open("a+b")
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise TableError(
-                f"table '{self.path}' is being written by another process; wait for it or stop it"
-            ) from None
-        try:
-            self._resume(file)
-        except BaseException as error:
-            _close(file)
-            if isinstance(error, OSError):
+        with ExitStack() as held:
+            held.enter_context(exclusive(self.path, f"table '{self.path}'"))
+            try:
+                self._file = self.path.open("ab")
+                held.callback(_close, self._file)
+                self._resume(self._file)
+            except OSError as error:
                 raise _unwritable(self.path, error) from error
-            raise
-        self._file = file
+            self._held = held.pop_all()
         return self
 
     def _resume(self, file: IO[bytes]) -> None:
@@ -137,7 +120,9 @@ class TableWriter:
         if length < self.path.stat().st_size:
             # Before the first row nothing was promised, so nothing is lost worth a warning.
             if lines:
-                warnings.warn(f"dropped a torn last line of '{self.path}'; its entry is measured again", stacklevel=3)
+                warnings.warn(
+                    f"dropped a truncated last line of '{self.path}'; its entry is measured again", stacklevel=3
+                )
             os.truncate(file.fileno(), length)
         if not lines:
             _append(file, {"schema_version": SCHEMA, "provenance": self.provenance})
@@ -157,9 +142,7 @@ class TableWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is not None:
-            _close(self._file)
-            self._file = None
+        self._held.close()
 
 
 def _append(file: IO[bytes], document: dict[str, Any]) -> None:
@@ -169,13 +152,7 @@ def _append(file: IO[bytes], document: dict[str, Any]) -> None:
 
 
 def _close(file: IO[bytes]) -> None:
-    """Rows are on disk already; what could not be written fails here once more, and was reported then.
-
-    The lock is given back by name: a process that was forked meanwhile (a runtime's telemetry, say) has the file open too, and
-    closing ours alone would leave it locked for as long as that lives.
-    """
-    with suppress(OSError):
-        fcntl.flock(file, fcntl.LOCK_UN)
+    """Rows are on disk already; what could not be written fails here once more, and was reported then."""
     with suppress(OSError):
         file.close()
 
@@ -193,14 +170,10 @@ def _whole_lines(path: Path) -> tuple[list[bytes], int]:
 
 def _provenance(line: bytes, path: Path) -> dict[str, Scalar]:
     document = _document(line, path)
-    version = document.get("schema_version")
-    if isinstance(version, int) and version > SCHEMA:
-        raise TableError(
-            f"table '{path}' has schema {version}, this layermerge reads up to {SCHEMA}; upgrade layermerge"
-        )
+    require_schema(f"table '{path}'", document.get("schema_version"))
     provenance = document.get("provenance")
-    if version != SCHEMA or not isinstance(provenance, dict):
-        raise TableError(f"'{path}' is no layermerge table: its first line has no provenance")
+    if not isinstance(provenance, dict):
+        raise TableError(f"'{path}' is not a layermerge table: its first line has no provenance")
     return provenance
 
 
@@ -208,24 +181,26 @@ def _row(line: bytes, path: Path) -> Row:
     try:
         return Row.model_validate(_document(line, path))
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "row"
-        raise TableError(f"table '{path}' has a bad row ({place}: {first['msg']}): {line[:80].decode()}") from error
+        raise TableError(f"table '{path}' has a bad row: {first_problem(error)}; it begins {_start(line)}") from error
 
 
 def _document(line: bytes, path: Path) -> dict[str, Any]:
     try:
         document = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise TableError(f"table '{path}' has a line that is no JSON: {line[:60]!r}") from error
+    except (ValueError, RecursionError) as error:
+        raise TableError(f"table '{path}' has a line that is not valid JSON: {_start(line)}") from error
     if not isinstance(document, dict):
-        raise TableError(f"table '{path}' has a line that is no JSON object: {line[:60]!r}")
+        raise TableError(f"table '{path}' has a line that is not a JSON object: {_start(line)}")
     return document
+
+
+def _start(line: bytes) -> str:
+    return repr(line[:60].decode(errors="replace"))
 
 
 def require_same_provenance(known: Mapping[str, Scalar], wanted: Mapping[str, Scalar], name: str) -> None:
     """Refuses rows that came about otherwise than those they would stand beside, and says what differs."""
     different = [key for key in sorted({*known, *wanted}) if known.get(key) != wanted.get(key)]
     if different:
-        shown = ", ".join(f"{key}: {known.get(key)!r} there, {wanted.get(key)!r} now" for key in different)
+        shown = ", ".join(f"{key}: {known.get(key)!r:.60} there, {wanted.get(key)!r:.60} now" for key in different)
         raise TableError(f"{name} was measured otherwise ({shown}); give another path, or measure it again")

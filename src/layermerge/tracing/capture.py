@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from layermerge.errors import TraceError, first_line
 from layermerge.tracing.operators import Shape, operator_name
+from layermerge.tracing.uninterrupted import uninterrupted
 
 _OURS = Path(__file__).resolve().parents[1]
 _TORCH = Path(torch.__file__).resolve().parent
@@ -308,7 +309,7 @@ def capture(model: nn.Module, inputs: Inputs) -> Capture:
             setattr(copied.get_submodule(parent), child, _Marker())
         free = inputs.resized(max(2, inputs.batch)).cloned()
         advice = "control flow that depends on tensor values, or a fixed batch size, cannot be traced: move it out of forward()"
-        with located(copied, "torch.export cannot trace the model", advice):
+        with uninterrupted(), located(copied, "torch.export cannot trace the model", advice):
             program = torch.export.export(
                 copied, free.args, dict(free.kwargs), dynamic_shapes=free.dynamic_shapes(copied), strict=False
             )

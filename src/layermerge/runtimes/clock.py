@@ -12,10 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from layermerge.runtimes.base import Pass
+if TYPE_CHECKING:  # a runtime has its clocks, so it imports this module
+    from layermerge.runtimes.base import Pass
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,23 @@ class ClockSettings:
     spread: float = 0.01
     quantile: float = 0.2
     least_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """How the passes of a latency table are timed."""
+
+    whole: ClockSettings = ClockSettings(
+        least_rounds=20, least_seconds=1.0, most_rounds=2000, seconds=4.0, spread=0.005
+    )
+    workload: ClockSettings = ClockSettings(least_rounds=12, least_seconds=0.1, most_rounds=2000, seconds=0.1)
+    """Workloads are short and so are their windows, so that the machine's speed seldom changes within one."""
+    pace: ClockSettings = ClockSettings(warm_up=0, least_rounds=2, least_seconds=0.05, most_rounds=2000, seconds=0.05)
+    """The whole network's, before and after each workload."""
+
+    @staticmethod
+    def alike(settings: ClockSettings) -> Clocks:
+        return Clocks(settings, settings, settings)
 
 
 @dataclass(frozen=True)
@@ -54,7 +73,7 @@ def involuntary_switches() -> int:
 
 def time_side_by_side(
     runs: Mapping[str, Pass],
-    settings: ClockSettings | None = None,
+    settings: ClockSettings,
     *,
     between: Pass = lambda: None,
     now: Callable[[], float] = time.perf_counter,
@@ -64,18 +83,17 @@ def time_side_by_side(
 
     `now` is the clock and `interruptions` counts how often this thread had to give way; tests replace both.
     """
-    chosen = settings or ClockSettings()
     for run in runs.values():
-        for _ in range(chosen.warm_up):
+        for _ in range(settings.warm_up):
             run()
     times: dict[str, list[float]] = {name: [] for name in runs}
     calm: dict[str, list[float]] = {name: [] for name in runs}
 
     def counted() -> dict[str, list[float]]:
-        return {name: calm[name] if len(calm[name]) >= chosen.least_rounds else times[name] for name in runs}
+        return {name: calm[name] if len(calm[name]) >= settings.least_rounds else times[name] for name in runs}
 
     began = now()
-    for done in range(1, chosen.most_rounds + 1):
+    for done in range(1, settings.most_rounds + 1):
         for name, run in runs.items():
             between()
             so_far, start = interruptions(), now()
@@ -84,12 +102,12 @@ def time_side_by_side(
             times[name].append(taken_ms)
             if interruptions() == so_far:
                 calm[name].append(taken_ms)
-        if done < chosen.least_rounds or now() - began < min(chosen.least_seconds, chosen.seconds):
+        if done < settings.least_rounds or now() - began < min(settings.least_seconds, settings.seconds):
             continue
-        if now() - began > chosen.seconds or max(map(_disagreement(chosen), counted().values())) <= chosen.spread:
+        if now() - began > settings.seconds or max(map(_disagreement(settings), counted().values())) <= settings.spread:
             break
     return {
-        name: Sample(float(np.quantile(values, chosen.quantile)), _disagreement(chosen)(values), len(values))
+        name: Sample(float(np.quantile(values, settings.quantile)), _disagreement(settings)(values), len(values))
         for name, values in counted().items()
     }
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from layermerge.tables.clock import ClockSettings, Sample, cache_pressure, involuntary_switches, time_side_by_side
+from layermerge.runtimes.clock import ClockSettings, Sample, cache_pressure, involuntary_switches, time_side_by_side
 
 MANY = ClockSettings(warm_up=0, least_rounds=2, most_rounds=10, seconds=1e9, spread=-1.0)
 """Ten rounds whatever happens."""
