@@ -17,10 +17,10 @@ from layermerge.tables.clock import ClockSettings
 
 torch.set_num_threads(1)
 
-settings.register_profile(
-    "fixed", deadline=None, derandomize=True, max_examples=150, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("fixed")
+FIXED = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("test", FIXED, max_examples=60)
+settings.register_profile("sweep", FIXED, max_examples=300)
+settings.load_profile("test")
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,9 @@ import ast
 import doctest
 import importlib.util
 import io
+import os
 import re
+import subprocess
 import tokenize
 from collections.abc import Iterator
 from functools import cache
@@ -223,6 +225,32 @@ def test_logical_lines_are_statements_without_prose() -> None:
     counts = script.by_package(SOURCE)
     assert counts["conv.py"] < len(text(SOURCE / "conv.py").splitlines())
     assert counts.keys() == {path.relative_to(SOURCE).parts[0] for path in FILES}
+
+
+SETTINGS = (
+    "ATEN_CPU_CAPABILITY=default",
+    "ATEN_CPU_CAPABILITY=avx2",
+    "ONEDNN_MAX_CPU_ISA=AVX2",
+    "ONEDNN_MAX_CPU_ISA=SSE41",
+)
+
+
+@pytest.mark.parametrize("failing", [(), SETTINGS[:1], SETTINGS[1:3]])
+def test_the_suite_runs_as_other_processors_whichever_of_them_fails(tmp_path: Path, failing: tuple[str, ...]) -> None:
+    """In place of the suite: a script that fails under some settings, and notes under which it was started."""
+    suite = tmp_path / "suite"
+    names = {setting.partition("=")[0] for setting in SETTINGS}
+    suite.write_text(
+        f"#!/bin/sh\nset=$(env | grep -E '^({'|'.join(names)})=')\necho $set >> {tmp_path}/ran\n"
+        f"case $set in none{''.join('|' + setting for setting in failing)}) exit 1;; esac\n"
+    )
+    suite.chmod(0o755)
+    env = {name: value for name, value in os.environ.items() if name not in names and not name.startswith("MAKE")}
+    call = ["make", "--old-file=install", f"TEST={suite}", "test-processors"]
+    done = subprocess.run(call, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert (tmp_path / "ran").read_text().split() == list(SETTINGS)
+    assert (done.returncode != 0) is bool(failing)
+    assert (f"failed under: {' '.join(failing)}\n" in done.stderr) is bool(failing)
 
 
 def test_the_version_stands_in_one_place() -> None:
