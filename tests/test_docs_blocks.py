@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import typer
 import yaml
+from layermerge.runs.plan_file import PlanFile
 from safetensors.torch import save_file
 
 import layermerge.cli  # noqa: F401, so that every verb is known
@@ -29,7 +30,6 @@ from layermerge.files import Record
 from layermerge.models import import_torchvision
 from layermerge.planning.plan import plan
 from layermerge.runs.directory import write_plan
-from layermerge.runs.plan_file import PlanFile
 from layermerge.runs.recipe import RunRecipe
 from layermerge.runs.results import ChoiceRecord, Report
 from layermerge.runs.steps import OriginalRecord
