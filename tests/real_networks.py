@@ -11,6 +11,7 @@ from torch import nn
 from layermerge.models import import_torchvision, load_model, random_input
 from layermerge.tracing.trace import Trace
 from observed import MakeInputs, Observed, observe
+from solutions import randomise
 
 FAST = (
     "torchvision:resnet34",
@@ -60,7 +61,7 @@ def build(name: str, size: int | tuple[int, int] = 64) -> tuple[nn.Module, MakeI
     """
     torch.manual_seed(5)
     if name == "diffusers:ddpm":
-        return ddpm(), _noisy(3, 32)
+        return randomise(ddpm().eval(), 3, _noisy(3, 32)(2)), _noisy(3, 32)
     if name == "diffusers:conditional":
         return conditional_unet(), _noisy(4, 16, text=(5, 32))
     if isinstance(size, int):

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import layermerge as lm
-import real_networks
 import zoo
 from observed import modes
 from oracles import relative_difference
@@ -155,11 +154,6 @@ def test_a_conv_whose_weight_is_computed_is_no_layer() -> None:
     assert [layer.name for layer in traced.layers] == ["plain"]
     assert list(traced.module.state_dict()) == list(model.state_dict())
     assert relative_difference(model(x), traced.module(x)) <= 1e-6
-
-
-def test_the_denoising_network_is_that_of_the_paper() -> None:
-    parameters = real_networks.ddpm().parameters()
-    assert sum(parameter.numel() for parameter in parameters) == real_networks.DDPM_PARAMETERS
 
 
 def test_an_in_place_dropout_on_a_flattened_map_is_dropout_still() -> None:
