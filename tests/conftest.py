@@ -38,9 +38,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class Scheduling(LoadFileScheduling):
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return "together" if nodeid.startswith(TOGETHER) else super()._split_scope(nodeid)
+            return "together" if nodeid.startswith(TOGETHER) else nodeid.partition("::")[0]
 
     return Scheduling(config, log)
 
