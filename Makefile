@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Two processes, a file of tests each at a time: tests have one torch thread, and none looks at how long anything took.
-TEST := $(BIN)/pytest -n 2 --dist loadfile
+# Files in their own order, not those with most tests first: the longest, in tests/cli, have few, and would run alone at the end.
+TEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 export OMP_WAIT_POLICY := PASSIVE
 
 # Settings that make torch use the kernels of other processors. MKL, onnxruntime and OpenVINO choose their own: not covered.
