@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zoo_blocks import ResnetBlock, SmallAttention
 from observed import MakeInputs
+from zoo_blocks import ResnetBlock, SmallAttention
 from zoo_registry import conv, random_tensor, specimen
 
 # -- what train mode alone does
