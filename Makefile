@@ -2,10 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Two processes, a file of tests each at a time: tests have one torch thread, and none looks at how long anything took.
-TEST := $(BIN)/pytest -n 2 --dist loadfile
+# Files in their own order, not those with most tests first: the longest, in tests/cli, have few, and would run alone at the end.
+TEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: install demo test check sweep docs clean
+# Settings that make torch use the kernels of other processors. MKL, onnxruntime and OpenVINO choose their own: not covered.
+PROCESSORS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
+
+.PHONY: install demo test test-processors check sweep docs clean
 
 install: .venv/installed
 
@@ -24,14 +28,24 @@ demo: install
 test: install
 	$(TEST)
 
+# The whole suite once for each setting; all of them run, whichever fails.
+test-processors: install
+	@failed=; for setting in $(PROCESSORS); do \
+	  echo "== $$setting"; \
+	  env $$setting $(TEST) || failed="$$failed $$setting"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "failed under:$$failed" >&2; exit 1; fi
+
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(TEST)
 
+# What is too slow for every change: all networks and solutions, more examples of each property, other processors.
 sweep: install
-	$(BIN)/pytest -m slow -s --durations=0
+	$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile=sweep -s --durations=0
+	$(MAKE) test-processors
 
 docs: install
 	$(BIN)/python scripts/make_api_reference.py

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +20,30 @@ from layermerge.runtimes.base import Runtime
 from layermerge.runtimes.clock import Clocks, ClockSettings
 
 torch.set_num_threads(1)
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
-settings.register_profile(
-    "fixed", deadline=None, derandomize=True, max_examples=150, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("fixed")
+FIXED = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("test", FIXED, max_examples=60)
+settings.register_profile("sweep", FIXED, max_examples=300)
+settings.load_profile("test")
+
+
+TOGETHER = ("tests/diffusion/", "tests/planning/", "tests/tracing/")
+"""Tests that trace the same published networks, seconds each: they share a process and its traces."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With --dist loadfile, a process is given a file of tests at a time, and those that belong together at once."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "together" if nodeid.startswith(TOGETHER) else nodeid.partition("::")[0]
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +58,20 @@ def quick_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runtimes that time two passes, for tests in which latencies do not matter."""
     quick = ClockSettings(warm_up=1, least_rounds=2, most_rounds=2, seconds=0)
     monkeypatch.setattr(Runtime, "clocks", Clocks.alike(quick))
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., str]:
+    """Runs a script of examples/ in this process, as a new one imports torch for seconds; returns what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(name: str, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        capsys.readouterr()
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return call
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 
 from layermerge.models import import_torchvision, load_model, random_input
+from layermerge.tracing.trace import Trace
+from observed import MakeInputs, Observed, observe
+from solutions import randomise
 
 FAST = (
     "torchvision:resnet34",
     "torchvision:mobilenet_v2",
-    "torchvision:convnext_tiny",
     "timm:mobilenetv2_100",
+    "timm:test_convnext",  # published for tests such as these: the blocks of large networks, few of them
+    "timm:test_byobnet",
+    "timm:test_resnet",
+)
+SLOW = (
+    "diffusers:conditional",
+    "torchvision:convnext_tiny",
     "timm:tf_efficientnet_lite0",
     "timm:repvgg_a0",
     "timm:resnetv2_50",
-    "diffusers:conditional",
-)
-SLOW = (
     "torchvision:resnet50",
     "torchvision:vgg16_bn",
     "torchvision:densenet121",
@@ -48,14 +54,14 @@ _LARGER = {"torchvision:inception_v3": 96}
 DDPM_PARAMETERS = 35_746_307
 
 
-def build(name: str, size: int | tuple[int, int] = 64) -> tuple[nn.Module, Callable[[int], Any]]:
+def build(name: str, size: int | tuple[int, int] = 64) -> tuple[nn.Module, MakeInputs]:
     """The network with seeded random weights, and how to make inputs for it at a batch size.
 
     `size` is the height and width of images where the network takes any, one number or two.
     """
     torch.manual_seed(5)
     if name == "diffusers:ddpm":
-        return ddpm(), _noisy(3, 32)
+        return randomise(ddpm().eval(), 3, _noisy(3, 32)(2)), _noisy(3, 32)
     if name == "diffusers:conditional":
         return conditional_unet(), _noisy(4, 16, text=(5, 32))
     if isinstance(size, int):
@@ -70,7 +76,18 @@ def build(name: str, size: int | tuple[int, int] = 64) -> tuple[nn.Module, Calla
     return model, make
 
 
-def _noisy(channels: int, size: int, text: tuple[int, int] | None = None) -> Callable[[int], tuple[torch.Tensor, ...]]:
+@cache
+def observed(name: str) -> Observed:
+    """The network with its trace; shared, so nothing may change it."""
+    return observe(*build(name))
+
+
+def traced(name: str) -> Trace:
+    """The trace of the network; shared, so nothing may change it."""
+    return observed(name).trace
+
+
+def _noisy(channels: int, size: int, text: tuple[int, int] | None = None) -> MakeInputs:
     def make(batch: int) -> tuple[torch.Tensor, ...]:
         generator = torch.Generator().manual_seed(9)
         inputs = [torch.randn(batch, channels, size, size, generator=generator), torch.tensor([10, 500, 900])[:batch]]

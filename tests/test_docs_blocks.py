@@ -13,6 +13,8 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import fields
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,24 +23,13 @@ import numpy as np
 import pytest
 import typer
 import yaml
-from layermerge.runs.results import ChoiceRecord, Report
+from pydantic import TypeAdapter
 from safetensors.torch import save_file
 
 import layermerge.cli  # noqa: F401, so that every verb is known
 from layermerge.cli.app import app
-from layermerge.files import Record
 from layermerge.models import import_torchvision
-from layermerge.planning.plan import plan
-from layermerge.runs.directory import write_plan
-from layermerge.runs.plan_file import PlanFile
-from layermerge.runs.recipe import RunRecipe
-from layermerge.runs.steps import OriginalRecord
 from layermerge.runtimes.registry import RUNTIMES
-from layermerge.solving.frontier import FrontierRecord
-from layermerge.tables.latency import measure_latency
-from layermerge.tables.table import Epoch, Table
-from layermerge.tracing.trace import trace
-from layermerge.tuning.recovery import Epoch as RecoveryRow
 from tiny_runs import Priced, PricedModules, network, task
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -80,11 +71,16 @@ def _photos(place: Path) -> Namespace:
 
 def _phone(place: Path) -> Namespace:
     """A network, a task, and a latency table that came back from a device of another kind."""
+    from layermerge.planning.plan import plan
+    from layermerge.runs.begin import begin_run
+    from layermerge.tables.latency import measure_latency
+    from layermerge.tracing.trace import trace
+
     model, own = network(), task()
     traced = trace(model, own.example_inputs())
     menu = plan(traced)
     table = place / "runs" / "phone" / "latency.jsonl"
-    write_plan(table.parent, traced, menu)
+    begin_run(table.parent, traced, menu)
     measure_latency(menu, trace=traced, runtime="onnxruntime", path=table)
     provenance, *rows = table.read_text(encoding="utf-8").splitlines(keepends=True)
     document = json.loads(provenance)
@@ -109,8 +105,6 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(RUNTIMES, "onnxruntime", Priced)
     monkeypatch.setitem(RUNTIMES, "torch", PricedModules)
-    # original.onnx takes seconds to write and nothing reads it where latency is priced.
-    monkeypatch.setattr("layermerge.runs.directory.write_onnx", lambda _module, path, _inputs: path.touch())
     prepare = GIVEN.get(page.name)
     namespace: Namespace = {"__name__": "__main__"} | (prepare(tmp_path) if prepare else {})
     for swaps, text in blocks(page, "python"):
@@ -165,14 +159,21 @@ def test_commands_in_sentences_have_real_options(page: Path) -> None:
 
 # -- examples of files
 
-KINDS: dict[str, type[Any]] = {
-    "plan.json": PlanFile,
-    "frontier.json": FrontierRecord,
-    "original.json": OriginalRecord,
-    "choice.json": ChoiceRecord,
-    "solution.json": SolutionRecord,
-    "result.json": Report,
+KINDS = {
+    "plan.json": "runs.plan_file.PlanFile",
+    "original.json": "runs.records.OriginalScore",
+    "choice.json": "runs.records.Choice",
+    "channels.json": "runs.records.ChannelShare",
+    "solution.json": "runs.records.SavedNetwork",
+    "variant.json": "runs.records.Variant",
+    "result.json": "runs.records.Report",
 }
+
+
+def _kind(name: str) -> type[Any]:
+    """What a file begins with, a dataclass of ours."""
+    module, _, kind = KINDS[name].rpartition(".")
+    return getattr(import_module(f"layermerge.{module}"), kind)  # type: ignore[no-any-return]
 
 
 def _examples() -> Iterator[tuple[str, str, str]]:
@@ -183,28 +184,35 @@ def _examples() -> Iterator[tuple[str, str, str]]:
             yield section.partition("\n")[0], found["kind"], found["text"]
 
 
-def test_every_kind_of_json_file_has_an_example_that_is_one() -> None:
-    shown = {heading.split(" ")[0]: text for heading, kind, text in _examples() if kind == "json"}
-    assert shown.keys() == KINDS.keys()
-    for name, text in shown.items():
-        KINDS[name].model_validate_json(text)
+def test_every_kind_of_json_file_is_on_the_page() -> None:
+    assert {heading.split(" ")[0] for heading, kind, _ in _examples() if kind == "json"} == KINDS.keys()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_examples_of_files_have_every_key_and_are_such_files(name: str) -> None:
+    (text,) = [text for heading, kind, text in _examples() if kind == "json" and heading.split(" ")[0] == name]
+    assert json.loads(text).keys() == {field.name for field in fields(_kind(name))}
+    TypeAdapter(_kind(name)).validate_json(text)
 
 
 def test_examples_of_tables_are_tables(tmp_path: Path) -> None:
+    from layermerge.tables.table import Table
+    from layermerge.tuning.recovery import JSONL, read_recovery
+
     tables = [(heading, text) for heading, kind, text in _examples() if kind == "jsonl"]
     assert len(tables) == 3
     for heading, text in tables:
-        if heading.startswith("latency"):
-            (tmp_path / "table.jsonl").write_text(text, encoding="utf-8")
-            assert all(isinstance(row, Epoch) for row in Table.read(tmp_path / "table.jsonl").rows.values())
-        else:
-            assert [RecoveryRow.model_validate_json(line) for line in text.splitlines()]
+        (tmp_path / JSONL).write_text(text, encoding="utf-8")
+        rows = Table.read(tmp_path / JSONL).rows if heading.startswith("latency") else read_recovery(tmp_path)
+        assert rows
 
 
 @pytest.mark.parametrize("page", [page for page in DOCS if any(blocks(page, "yaml"))], ids=lambda page: page.name)
 def test_yaml_blocks_are_recipes(page: Path) -> None:
+    from layermerge.runs.recipe import RunRecipe
+
     for _, text in blocks(page, "yaml"):
-        assert isinstance(RunRecipe.model_validate(yaml.safe_load(text)), Record)
+        RunRecipe.model_validate(yaml.safe_load(text))
 
 
 # -- pictures

@@ -19,6 +19,7 @@ from zoo_blocks import (
 from zoo_registry import ZOO as ZOO
 from zoo_registry import build as build
 from zoo_registry import conv, image, specimen
+from zoo_registry import observed as observed
 from zoo_registry import traced as traced
 from zoo_unusual import AuxiliaryHead as AuxiliaryHead
 from zoo_unusual import DropPath as DropPath

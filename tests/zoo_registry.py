@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layermerge.tracing.trace import Trace, trace
-
-MakeInputs = Callable[[int], Any]
+from layermerge.tracing.trace import Trace
+from observed import MakeInputs, Observed, observe
 
 
 @dataclass(frozen=True)
@@ -60,9 +59,14 @@ def build(name: str) -> nn.Module:
 
 
 @cache
+def observed(name: str) -> Observed:
+    """A zoo network with its trace; shared, so nothing may change it."""
+    return observe(build(name), ZOO[name].inputs)
+
+
 def traced(name: str) -> Trace:
     """The trace of a zoo network; shared, so nothing may change it."""
-    return trace(build(name), ZOO[name].inputs(2))
+    return observed(name).trace
 
 
 def conv(ins: int, outs: int, kernel: int = 3, stride: int = 1, **more: Any) -> nn.Conv2d:

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from observed import MakeInputs
 from zoo_blocks import ResnetBlock, SmallAttention
-from zoo_registry import MakeInputs, conv, random_tensor, specimen
+from zoo_registry import conv, random_tensor, specimen
 
 # -- what train mode alone does
 

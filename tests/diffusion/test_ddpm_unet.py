@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,17 @@ import layermerge as lm
 import real_networks
 from agreement import worst
 from diffusion.stock import ROUNDED, noisy, told
-from solutions import random_solution, randomise
+from solutions import random_solution
 
 ANY_SIZE = 10**9
 SOLUTIONS = 20
 THROUGH_ONNX = 3
 
 
-@cache
 def ddpm() -> tuple[Any, lm.Trace]:
-    model = randomise(real_networks.ddpm().eval(), 3, noisy(2, 32))
-    return model, lm.trace(model, noisy(2, 32))
+    """The network and its trace; tests leave both as they are."""
+    seen = real_networks.observed("diffusers:ddpm")
+    return seen.original, seen.trace
 
 
 def solution_of(seed: int) -> tuple[lm.Candidate, ...]:
@@ -50,16 +49,12 @@ def check(seed: int) -> tuple[Any, Tensor]:
     return merged, expected
 
 
-def test_the_menus_are_those_of_the_network_of_the_paper() -> None:
-    model, trace = ddpm()
+def test_a_random_solution_merges_exactly() -> None:
+    """A solution with a kernel that no smaller network has."""
+    model, _ = ddpm()
     assert sum(parameter.numel() for parameter in model.parameters()) == real_networks.DDPM_PARAMETERS
-    assert len(lm.plan(trace, lm.Rules.paper()).entries) == 98
-    assert any(c.spec is not None and c.spec.weights > 3_000_000 for seed in range(4) for c in solution_of(seed))
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_two_random_solutions_merge_exactly(seed: int) -> None:
-    check(seed)
+    assert any(candidate.spec is not None and candidate.spec.weights > 3_000_000 for candidate in solution_of(1))
+    check(1)
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 
 import layermerge as lm
@@ -16,14 +14,8 @@ DENOISING = "diffusers:ddpm"
 ALL = [*DEEP, *INVERTED, DENOISING]
 
 
-@cache
-def traced(name: str) -> lm.Trace:
-    model, inputs = real_networks.build(name)
-    return lm.trace(model, inputs(2))
-
-
 def paper(name: str, method: str = "layermerge") -> Plan:
-    return lm.plan(traced(name), lm.Rules.paper(), method)
+    return lm.plan(real_networks.traced(name), lm.Rules.paper(), method)
 
 
 def ranges(entries: tuple[Candidate, ...]) -> set[tuple[int, int]]:
@@ -89,7 +81,7 @@ def test_layers_outside_the_papers_table_stay_in_the_plan_as_fixed(name: str, ou
 )
 def test_irreducible_layers(name: str, total: int, irreducible: int) -> None:
     """The stem, strided convs and shortcuts of the one; all but the 13 unstrided depthwise convs of the other."""
-    layers = traced(name).layers
+    layers = real_networks.traced(name).layers
     assert (len(layers), sum(layer.irreducible for layer in layers)) == (total, irreducible)
 
 
@@ -107,14 +99,14 @@ def test_the_papers_denoising_entries_are_what_it_lists() -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_ours_contains_theirs(name: str) -> None:
     unbounded = lm.Rules(max_kernel=None)
-    ours = {(entry.layers, entry.kept) for entry in lm.plan(traced(name), unbounded).entries}
+    ours = {(entry.layers, entry.kept) for entry in lm.plan(real_networks.traced(name), unbounded).entries}
     theirs = {(entry.layers, entry.kept) for entry in paper(name).entries}
     assert theirs < ours
 
 
 @pytest.mark.parametrize("name", INVERTED)
 def test_our_stride_rule_gives_a_larger_menu(name: str) -> None:
-    trace = traced(name)
+    trace = real_networks.traced(name)
     ends = (trace.layers[0].name, trace.layers[-1].name)
     entries = lm.plan(trace, lm.Rules(max_kernel=None, exclude=ends)).entries
     kept = tuple(entry for entry in entries if entry.spec is not None)

@@ -41,14 +41,7 @@ def chains(name: str) -> list[str]:
     ],
 )
 def test_chains_hold_the_layers_in_data_path_order(name: str, expected: list[str]) -> None:
-    if name == "auxiliary_head":
-        with pytest.warns(UserWarning, match="aux"):
-            zoo.traced.__wrapped__(name)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            assert chains(name) == expected
-    else:
-        assert chains(name) == expected
+    assert chains(name) == expected
 
 
 @pytest.mark.parametrize(
@@ -159,10 +152,7 @@ def test_layers_carry_geometry_shapes_and_norm() -> None:
 
 @pytest.mark.parametrize("name", zoo.ZOO)
 def test_geometry_gives_the_traced_shapes(name: str) -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="not part of the traced network")
-        layers = zoo.traced(name).layers
-    for layer in layers:
+    for layer in zoo.traced(name).layers:
         channels, *size = layer.input_shape
         assert layer.spec.in_channels == channels
         assert (layer.spec.out_channels, *layer.spec.output_size(*size)) == layer.output_shape

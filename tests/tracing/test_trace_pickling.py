@@ -1,19 +1,18 @@
-"""A trace that was sent to another process is the same trace: names, bits, outputs, plan, surgery."""
+"""A trace that was sent to another process is the same trace: names, weights to the bit, outputs, plan, surgery."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 import layermerge as lm
 import zoo
+from agreement import same_bits, tensors, worst
 from layermerge.tracing.fingerprint import fingerprint
 from layermerge.tracing.trace import Trace
 
@@ -23,23 +22,21 @@ cloudpickle = pytest.importorskip("cloudpickle")
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")
 
 NETWORKS = [
-    "plain",
     "basic_strided",
-    "inverted",
-    "depthwise_chain",
     "norms_of_every_kind",
     "stochastic_depth",
     "functional_dropout",
-    "squeeze_excite",
-    "even_same_residual",
     "time_shifted_block",
     "in_place",
-    "inputs_by_name",
     "nested_inputs",
-    "dict_output",
-    "namedtuple_output",
     "dataclass_output",
-    "unet",
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in (
+            *("plain", "inverted", "depthwise_chain", "squeeze_excite", "even_same_residual"),
+            *("inputs_by_name", "dict_output", "namedtuple_output", "unet"),
+        )
+    ),
 ]
 
 
@@ -48,10 +45,6 @@ def sent(name: str) -> Trace:
     trace = cloudpickle.loads(cloudpickle.dumps(zoo.traced(name)))
     assert isinstance(trace, Trace)
     return trace
-
-
-def tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def outputs(module: nn.Module, trace: Trace, *, train: bool) -> list[Tensor]:
@@ -66,8 +59,9 @@ def outputs(module: nn.Module, trace: Trace, *, train: bool) -> list[Tensor]:
     return found
 
 
-def equal(one: list[Tensor], other: list[Tensor]) -> bool:
-    return len(one) == len(other) and all(map(torch.equal, one, other))
+def agree(one: list[Tensor], other: list[Tensor]) -> bool:
+    """Weights are the same bits, but kernels depend on where they lie: sums in another order are allowed."""
+    return worst(one, other) <= 1e-5
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -84,7 +78,7 @@ def test_it_is_the_same_network(name: str) -> None:
     modes = [{key: module.training for key, module in t.module.named_modules()} for t in (here, there)]
     assert modes[0] == modes[1]
     for train in (False, True):
-        assert equal(outputs(here.module, here, train=train), outputs(there.module, there, train=train))
+        assert agree(outputs(here.module, here, train=train), outputs(there.module, there, train=train))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -97,15 +91,17 @@ def test_it_offers_the_same_menu_and_operates_alike(name: str) -> None:
     touched = [candidate for candidate in menus[0].candidates if not candidate.untouched]
     for candidate in [touched[0], touched[len(touched) // 2], touched[-1]] if touched else []:
         ours, theirs = (lm.rewrite(trace, [candidate]) for trace in (here, there))
-        assert equal(outputs(ours, here, train=True), outputs(theirs, there, train=True)), candidate.key
-        assert equal(outputs(ours, here, train=False), outputs(theirs, there, train=False)), candidate.key
-        assert equal(outputs(lm.merge(ours), here, train=False), outputs(lm.merge(theirs), there, train=False))
+        merged = [lm.merge(net) for net in (ours, theirs)]
+        assert same_bits(*(net.state_dict() for net in merged)), candidate.key
+        assert agree(outputs(ours, here, train=True), outputs(theirs, there, train=True)), candidate.key
+        assert agree(outputs(ours, here, train=False), outputs(theirs, there, train=False)), candidate.key
+        assert agree(outputs(merged[0], here, train=False), outputs(merged[1], there, train=False)), candidate.key
 
 
 def test_it_may_be_sent_on() -> None:
-    again = cloudpickle.loads(cloudpickle.dumps(sent("inverted")))
-    assert fingerprint(again.structure) == fingerprint(zoo.traced("inverted").structure)
-    assert lm.plan(again).candidates == lm.plan(zoo.traced("inverted")).candidates
+    again = cloudpickle.loads(cloudpickle.dumps(sent("basic_strided")))
+    assert fingerprint(again.structure) == fingerprint(zoo.traced("basic_strided").structure)
+    assert lm.plan(again).candidates == lm.plan(zoo.traced("basic_strided")).candidates
 
 
 @pytest.mark.parametrize("training", [True, False])
