@@ -17,8 +17,9 @@ import layermerge as lm
 from layermerge.errors import TableError
 from layermerge.planning.plan import Plan
 from layermerge.planning.rules import Rules
+from layermerge.tables.cost import table_cost
 from layermerge.tables.executors import LocalProcesses
-from layermerge.tables.importance import BASELINE, ImportanceJob, importance_cost, measure_importance
+from layermerge.tables.importance import BASELINE, ImportanceJob, measure_importance
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.runner import fill_table
 from layermerge.tables.table import Row, Table
@@ -284,8 +285,8 @@ def test_slow_merges_are_ruled_out_and_the_rest_keep_their_values(tmp_path: Path
     assert task.evaluations == 1 + len(TOUCHED) - len(skipped), "what is ruled out is not run"
     rest = {key: value for key, value in values(whole).items() if key not in skipped}
     assert {key: value for key, value in values(table).items() if key not in skipped} == rest
-    cost = importance_cost(menu(), table)
-    assert (cost.entries, cost.measured, cost.ruled_out, cost.failed) == (13, 6, 4, 0)
+    cost = table_cost(menu(), table, None)
+    assert (cost.entries, cost.scored, cost.ruled_out, cost.failed) == (13, 6, 4, 0)
 
 
 def test_without_latency_and_under_the_papers_rules_nothing_is_ruled_out(tmp_path: Path) -> None:
@@ -325,10 +326,11 @@ def test_the_cost_counts_entries_of_the_plan() -> None:
         Row(key="1-2:identity", status="failed", reason="nan", seconds=4.0),
         Row(key="7-8:identity", value=0.1, seconds=50.0),
     ]
-    cost = importance_cost(menu(), Table({}, rows))
-    assert (cost.entries, cost.measured, cost.ruled_out, cost.failed) == (len(menu().entries), 2, 1, 1)
-    assert cost.seconds == 7.75
-    assert str(cost) == "13 entries: 2 measured in 8 s, 1 ruled out by latency without a run, 1 failed"
+    cost = table_cost(menu(), Table({}, rows), None)
+    assert (cost.entries, cost.scored, cost.ruled_out, cost.failed) == (len(menu().entries), 2, 1, 1)
+    assert cost.importance_seconds == 7.75
+    assert str(cost).startswith("tables: 13 entries, 0 workloads timed in 0 s, 2 scored in 8 s, 1 ruled out by latency")
+    assert (cost + cost).importance_seconds == 15.5
 
 
 def test_the_toy_task_itself_can_be_measured(tmp_path: Path) -> None:

@@ -133,32 +133,3 @@ def _provenance(job: ImportanceJob) -> dict[str, Scalar]:
     # Checkpoints are for long trainings; how often they are written changes nothing.
     recipe = job.recipe.model_dump(exclude={"checkpoint_steps", "distill"}, exclude_defaults=True)
     return provenance | {f"recipe.{name}": value for name, value in sorted(recipe.items())}
-
-
-@dataclass(frozen=True)
-class TableCost:
-    """What a table cost: entries on the menu, how many of them were run, how many needed none or failed, seconds summed."""
-
-    entries: int
-    measured: int
-    ruled_out: int
-    failed: int
-    seconds: float
-
-    def __str__(self) -> str:
-        saved = f", {self.ruled_out} ruled out by latency without a run" if self.ruled_out else ""
-        failed = f", {self.failed} failed" if self.failed else ""
-        return f"{self.entries} entries: {self.measured} measured in {self.seconds:.0f} s{saved}{failed}"
-
-
-def importance_cost(plan: Plan, table: Table) -> TableCost:
-    """What the table cost for the candidates of this plan, which may be a part of those measured."""
-    rows = [table.rows[entry.key] for entry in plan.entries if entry.key in table]
-    counts = {status: sum(row.status == status for row in rows) for status in ("ok", "ruled_out", "failed")}
-    return TableCost(
-        entries=len(plan.entries),
-        measured=counts["ok"],
-        ruled_out=counts["ruled_out"],
-        failed=counts["failed"],
-        seconds=sum(row.seconds for row in rows),
-    )
