@@ -10,12 +10,14 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
+from filelock import lock_descriptor, unlock_descriptor
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from torch import nn
 
@@ -155,12 +157,38 @@ def write_files(contents: dict[Path, Callable[[Path], None]]) -> None:
         for temporary, path in ready:
             temporary.replace(path)
     except OSError as error:
-        a_file = isinstance(error, (FileExistsError, NotADirectoryError))
-        reason = "there is a file where a directory should be" if a_file else error.strerror or error
-        raise ArtifactError(f"cannot write {', '.join(map(str, contents))}: {reason}") from error
+        raise ArtifactError(f"cannot write {', '.join(map(str, contents))}: {_reason(error)}") from error
     finally:
         for temporary, _ in ready:
             temporary.unlink(missing_ok=True)
+
+
+def _reason(error: OSError) -> str:
+    a_file = isinstance(error, (FileExistsError, NotADirectoryError))
+    return "there is a file where a directory should be" if a_file else error.strerror or str(error)
+
+
+@contextmanager
+def exclusive(path: Path, what: str) -> Iterator[None]:
+    """Holds a file for this process alone, and makes it where there is none; a second writer is refused at once.
+
+    The system's own lock on the open file: it ends with the process, however that ends, and leaves nothing behind. Lock a
+    file that is never replaced, since the lock would stay with the old one.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+    except OSError as error:
+        raise ArtifactError(f"{what} cannot be written: {_reason(error)}") from error
+    with file:
+        if not lock_descriptor(file.fileno(), blocking=False):
+            raise ArtifactError(f"{what} is being written by another process; wait for it or stop it")
+        try:
+            yield
+        finally:
+            # A process forked meanwhile (a runtime's telemetry, say) has the file open too: closing ours alone would leave
+            # it locked for as long as that lives.
+            unlock_descriptor(file.fileno())
 
 
 def _umask() -> int:
