@@ -8,8 +8,6 @@ import sys
 import pytest
 
 from layermerge.progress import FIRST_LINE_AFTER, LINE_EVERY, Progress, in_words
-from layermerge.tuning.display import Display
-from layermerge.tuning.recovery import Epoch
 
 
 class Clock:
@@ -105,18 +103,6 @@ def test_nothing_is_shown_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch
         shown.advance()
         shown.print("a line")
     assert terminal.getvalue() == ""
-
-
-def test_fine_tuning_has_a_line_for_every_epoch(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with Display(wanted=True, done=0, total=40) as shown:
-        for _ in range(20):
-            clock.seconds += 1
-            shown.step()
-        shown.row(Epoch(epoch=1, step=20, lr=0.1, train_loss=0.5, score=0.75, seconds=20.0))
-    assert lines_of(capsys) == [
-        "fine-tuning: 15 of 40, 15 s so far, about 25 s left",
-        "epoch 1, step 20 of 40: loss 0.5000, score 0.7500, 20 s",
-    ]
 
 
 @pytest.mark.parametrize(

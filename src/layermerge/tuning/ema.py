@@ -1,16 +1,16 @@
-"""EMA: the moving average of a network's weights.
+"""EMA: the moving average of a network's weights, by torch's own AveragedModel.
 
 In: a network after every step. Out: `average = decay * average + (1 - decay) * weights` for all that is floating point,
-norm statistics included; what counts is copied. Guarantees: the network's own weights come back after `applied_to`.
+norm statistics included; counters are copied. Guarantees: the average starts at the weights that the network has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 
 def weights_of(net: nn.Module) -> dict[str, Tensor]:
@@ -25,28 +25,17 @@ def copy_into(net: nn.Module, weights: Mapping[str, Tensor]) -> None:
         value.copy_(weights[name])
 
 
-class WeightAverage:
-    """The average so far; starts at the weights the network has."""
+def make_average(net: nn.Module, decay: float) -> AveragedModel:
+    """A copy of the network, `.module`, that follows it whenever `update_parameters` is called."""
 
-    def __init__(self, net: nn.Module, decay: float) -> None:
-        self.decay = decay
-        self.weights = {name: value.clone() for name, value in weights_of(net).items()}
-
+    # Torch's own function would average integers, too: with a usual decay, counters would stay where they are.
     @torch.no_grad()
-    def update(self, net: nn.Module) -> None:
-        for name, value in weights_of(net).items():
-            average = self.weights[name]
-            if average.is_floating_point():
-                average.lerp_(value, 1 - self.decay)
-            else:
-                average.copy_(value)
+    def follow(averages: Sequence[Tensor], values: Sequence[Tensor], _count: Tensor | int) -> None:
+        if averages[0].is_floating_point():
+            torch._foreach_lerp_(list(averages), list(values), 1 - decay)
+        else:
+            torch._foreach_copy_(list(averages), list(values))
 
-    @contextmanager
-    def applied_to(self, net: nn.Module) -> Iterator[None]:
-        """Lends the network the average."""
-        own = {name: value.clone() for name, value in weights_of(net).items()}
-        copy_into(net, self.weights)
-        try:
-            yield
-        finally:
-            copy_into(net, own)
+    average = AveragedModel(net, multi_avg_fn=follow, use_buffers=True)
+    average.n_averaged += 1  # the copy counts, or the first update would replace it
+    return average

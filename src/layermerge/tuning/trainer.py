@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from layermerge.errors import TuningError
 from layermerge.tasks.base import Batch, Draw, Task
+from layermerge.tracing.modes import evaluating, modes_restored
 from layermerge.tuning.distill import Teacher
 from layermerge.tuning.distributed import ALONE, Group
-from layermerge.tuning.ema import WeightAverage, copy_into
+from layermerge.tuning.ema import copy_into, make_average, weights_of
 from layermerge.tuning.optimise import Schedule, build_optimizer, clip_gradients
 from layermerge.tuning.recipe import Recipe
 
@@ -47,7 +48,7 @@ class Trainer:
         self.device: torch.device = self.optimizer.param_groups[0]["params"][0].device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=recipe.precision == "float16")
         self.network = group.wrap(net)
-        self.average = WeightAverage(net, recipe.ema) if recipe.ema is not None else None
+        self.average = make_average(net, recipe.ema) if recipe.ema is not None else None
         self.step = 0
 
     @property
@@ -61,19 +62,14 @@ class Trainer:
     @contextmanager
     def session(self) -> Iterator[None]:
         """Training mode, the teacher in eval mode; afterwards modes and the caller's random numbers are as before."""
-        modules = [*self.net.modules(), *(self.teacher.module.modules() if self.teacher else ())]
-        modes = [(module, module.training) for module in modules]
         devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
-        self.net.train()
-        if self.teacher:
-            self.teacher.module.eval()
-        try:
-            with torch.random.fork_rng(devices), torch.enable_grad():
+        taught = evaluating(self.teacher.module) if self.teacher else nullcontext()
+        with modes_restored(self.net), taught, torch.random.fork_rng(devices), torch.enable_grad():
+            self.net.train()
+            try:
                 yield
-        finally:
-            self.optimizer.zero_grad()
-            for module, mode in modes:
-                module.training = mode
+            finally:
+                self.optimizer.zero_grad()
 
     def run(self) -> Iterator[float]:
         """Trains to the end; gives each step's loss once the step is taken."""
@@ -93,17 +89,14 @@ class Trainer:
     def evaluate(self) -> float:
         """The task's score of the network as it would be returned now."""
         self.group.follow_leader(self.net)
-        self.net.eval()
-        try:
-            with torch.no_grad(), self.average.applied_to(self.net) if self.average else nullcontext():
-                return self.task.evaluate(self.net)
-        finally:
-            self.net.train()
+        shown = self.average.module if self.average else self.net
+        with evaluating(shown), torch.no_grad():
+            return self.task.evaluate(shown)
 
     def finish(self) -> None:
         """Leaves the result in the network: the average where there is one, the same in all processes."""
         if self.average:
-            copy_into(self.net, self.average.weights)
+            copy_into(self.net, weights_of(self.average.module))
         self.group.follow_leader(self.net)
 
     def _take_step(self, batch: Batch) -> float:
@@ -124,7 +117,7 @@ class Trainer:
         self.scaler.update()
         self.step += 1
         if self.average:
-            self.average.update(self.net)
+            self.average.update_parameters(self.net)
         return float(value)
 
     def _loss(self, batch: Batch) -> Tensor:
@@ -145,8 +138,6 @@ class Trainer:
         text = f"{self.recipe.seed} {self.step} {self.group.rank}"
         seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
         if self.device.type == "cpu":
-            torch.default_generator.manual_seed(
-                seed
-            )  # torch.manual_seed costs a millisecond for devices that are not there
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed costs a millisecond for devices not there
         else:
             torch.manual_seed(seed)
