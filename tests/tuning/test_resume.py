@@ -44,7 +44,7 @@ def run(directory: Path | None, task: ToyTask | None = None, net: nn.Module | No
 @pytest.mark.parametrize("way", WAYS)
 def test_interrupted_anywhere_it_ends_with_the_same_bits(tmp_path: Path, way: str) -> None:
     undisturbed = run(None, **WAYS[way])
-    for break_at in (0, 3, 5, 9):
+    for break_at in (0, 3, 5, 9) if way == "adamw_channels_last_average" else (5,):
         directory = tmp_path / str(break_at)
         with pytest.raises(KeyboardInterrupt):
             run(directory, ToyTask(break_at=break_at), **WAYS[way])
