@@ -143,7 +143,7 @@ def _decode(file: Path) -> Tensor:
         with library.open(file) as image:
             mode = image.mode
             pixels = np.array(image.convert("L" if mode in _GREY_MODES else "RGB"))
-    except Exception as error:  # decoders raise whatever they like at a truncated file
+    except Exception as error:  # decoders raise whatever they like at a torn file
         raise DataError(f"image '{file}' cannot be read ({first_line(error)}); repair or remove it") from None
     if mode not in _GREY_MODES | _COLOUR_MODES:  # such as 16 bits a pixel, which conversion cuts off
         raise DataError(f"image '{file}' has pixels of kind {mode}; give 8 bits a channel, grey or RGB")
