@@ -70,7 +70,9 @@ def require_schema(name: str, version: object) -> None:
     if not isinstance(version, int) or isinstance(version, bool):
         raise ArtifactError(f"{name} has no schema_version, so layermerge did not write it; give another path")
     if version > SCHEMA:
-        raise ArtifactError(f"{name} is of format {version:.3g}, this layermerge reads {SCHEMA}; upgrade layermerge")
+        raise ArtifactError(
+            f"{name} is of format {str(version)[:9]}, this layermerge reads {SCHEMA}; upgrade layermerge"
+        )
     if version < SCHEMA:
         raise ArtifactError(
             f"{name} is of an earlier format ({version}, now {SCHEMA}); it stays as it is: give another run directory"
@@ -184,7 +186,6 @@ def _remove_abandoned(place: Path) -> None:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-@cache
 def _host() -> str:
     """Process numbers mean nothing on another machine that shares the directory."""
     return digest(platform.node())[:8]
@@ -221,9 +222,11 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
     The system's own lock on the open file: it ends with the process, however that ends, and leaves nothing behind. Lock a
     file that is never replaced, since the lock would stay with the old one.
     """
+    # Windows keeps others from reading what is locked, so there it is a file beside it.
+    locked = path if os.name == "posix" else path.with_name(f".{path.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("ab")
+        file = locked.open("ab")
     except OSError as error:
         raise ArtifactError(f"{what} cannot be written: {_reason(error)}") from error
     with file:
