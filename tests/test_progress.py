@@ -19,13 +19,6 @@ class Clock:
         return self.seconds
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr("layermerge.progress.monotonic", made)
-    return made
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -48,16 +41,18 @@ def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return err.splitlines()
 
 
-def test_short_work_needs_no_line(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress("measuring", total=14) as shown:
+def test_short_work_needs_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Progress("measuring", total=14, clock=clock) as shown:
         for _ in range(14):
             clock.seconds += (FIRST_LINE_AFTER - 0.1) / 14
             shown.advance()
     assert lines_of(capsys) == []
 
 
-def test_long_work_says_how_far_it_is_and_how_long_it_takes(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress("measuring", total=100) as shown:
+def test_long_work_says_how_far_it_is_and_how_long_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Progress("measuring", total=100, clock=clock) as shown:
         for _ in range(100):
             clock.seconds += 1
             shown.advance()
@@ -69,8 +64,9 @@ def test_long_work_says_how_far_it_is_and_how_long_it_takes(clock: Clock, capsys
     assert (FIRST_LINE_AFTER, LINE_EVERY) == (15, 30)
 
 
-def test_what_an_earlier_run_did_does_not_count_as_fast(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress("measuring", total=100, done=90) as shown:
+def test_what_an_earlier_run_did_does_not_count_as_fast(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Progress("measuring", total=100, done=90, clock=clock) as shown:
         clock.seconds += 20
         shown.advance(2)
     assert lines_of(capsys) == ["measuring: 92 of 100, 20 s so far, about 1 min 20 s left"]

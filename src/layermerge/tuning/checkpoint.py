@@ -148,7 +148,7 @@ class Checkpoint:
 
 
 def _tensors(trainer: Trainer) -> dict[str, Tensor]:
-    average = weights_of(trainer.average.module) if trainer.average else {}
+    average = trainer.average.weights if trainer.average else {}
     named = {f"model.{name}": value for name, value in weights_of(trainer.net).items()}
     named |= {f"average.{name}": value for name, value in average.items()}
     for name, parameter in trainer.net.named_parameters():
@@ -160,7 +160,8 @@ def _tensors(trainer: Trainer) -> dict[str, Tensor]:
 def _restore(trainer: Trainer, state: TrainingState, tensors: Mapping[str, Tensor]) -> None:
     copy_into(trainer.net, _under("model.", tensors))
     if trainer.average:
-        copy_into(trainer.average.module, _under("average.", tensors))
+        for name, value in _under("average.", tensors).items():
+            trainer.average.weights[name].copy_(value)
     parameters = dict(trainer.net.named_parameters())
     for place, value in _under("optimizer.", tensors).items():
         key, name = place.split(".", 1)

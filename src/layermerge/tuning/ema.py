@@ -1,16 +1,20 @@
-"""EMA: the moving average of a network's weights, by torch's own AveragedModel.
+"""EMA: the moving average of a network's weights.
 
 In: a network after every step. Out: `average = decay * average + (1 - decay) * weights` for all that is floating point,
-norm statistics included; counters are copied. Guarantees: the average starts at the weights that the network has.
+norm statistics included; counters are copied, and what the network does not save stays out of it. Guarantees: the average
+starts at the weights the network has; the network's own weights come back after `applied_to`.
+
+Not torch's AveragedModel: it forgets where the average started, averages counters, and also averages constants that are not
+saved, where an infinite one (a mask, say) becomes NaN.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 
 
 def weights_of(net: nn.Module) -> dict[str, Tensor]:
@@ -25,17 +29,28 @@ def copy_into(net: nn.Module, weights: Mapping[str, Tensor]) -> None:
         value.copy_(weights[name])
 
 
-def make_average(net: nn.Module, decay: float) -> AveragedModel:
-    """A copy of the network, `.module`, that follows it whenever `update_parameters` is called."""
+class WeightAverage:
+    """The average so far."""
 
-    # Torch's own function would average integers, too: with a usual decay, counters would stay where they are.
+    def __init__(self, net: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.weights = {name: value.clone() for name, value in weights_of(net).items()}
+
     @torch.no_grad()
-    def follow(averages: Sequence[Tensor], values: Sequence[Tensor], _count: Tensor | int) -> None:
-        if averages[0].is_floating_point():
-            torch._foreach_lerp_(list(averages), list(values), 1 - decay)
-        else:
-            torch._foreach_copy_(list(averages), list(values))
+    def update(self, net: nn.Module) -> None:
+        for name, value in weights_of(net).items():
+            average = self.weights[name]
+            if average.is_floating_point():
+                average.lerp_(value, 1 - self.decay)
+            else:
+                average.copy_(value)
 
-    average = AveragedModel(net, multi_avg_fn=follow, use_buffers=True)
-    average.n_averaged += 1  # the copy counts, or the first update would replace it
-    return average
+    @contextmanager
+    def applied_to(self, net: nn.Module) -> Iterator[None]:
+        """Lends the network the average."""
+        own = {name: value.clone() for name, value in weights_of(net).items()}
+        copy_into(net, self.weights)
+        try:
+            yield
+        finally:
+            copy_into(net, own)

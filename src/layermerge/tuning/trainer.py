@@ -21,7 +21,7 @@ from layermerge.tasks.base import Batch, Draw, Task
 from layermerge.tracing.modes import evaluating, modes_restored
 from layermerge.tuning.distill import Teacher
 from layermerge.tuning.distributed import ALONE, Group
-from layermerge.tuning.ema import copy_into, make_average, weights_of
+from layermerge.tuning.ema import WeightAverage, copy_into
 from layermerge.tuning.optimise import Schedule, build_optimizer, clip_gradients
 from layermerge.tuning.recipe import Recipe
 
@@ -48,7 +48,7 @@ class Trainer:
         self.device: torch.device = self.optimizer.param_groups[0]["params"][0].device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=recipe.precision == "float16")
         self.network = group.wrap(net)
-        self.average = make_average(net, recipe.ema) if recipe.ema is not None else None
+        self.average = WeightAverage(net, recipe.ema) if recipe.ema is not None else None
         self.step = 0
 
     @property
@@ -89,14 +89,14 @@ class Trainer:
     def evaluate(self) -> float:
         """The task's score of the network as it would be returned now."""
         self.group.follow_leader(self.net)
-        shown = self.average.module if self.average else self.net
-        with evaluating(shown), torch.no_grad():
-            return self.task.evaluate(shown)
+        lent = self.average.applied_to(self.net) if self.average else nullcontext()
+        with evaluating(self.net), torch.no_grad(), lent:
+            return self.task.evaluate(self.net)
 
     def finish(self) -> None:
         """Leaves the result in the network: the average where there is one, the same in all processes."""
         if self.average:
-            copy_into(self.net, weights_of(self.average.module))
+            copy_into(self.net, self.average.weights)
         self.group.follow_leader(self.net)
 
     def _take_step(self, batch: Batch) -> float:
@@ -117,7 +117,7 @@ class Trainer:
         self.scaler.update()
         self.step += 1
         if self.average:
-            self.average.update_parameters(self.net)
+            self.average.update(self.net)
         return float(value)
 
     def _loss(self, batch: Batch) -> Tensor:
