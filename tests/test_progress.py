@@ -8,8 +8,6 @@ import sys
 import pytest
 
 from layermerge.progress import FIRST_LINE_AFTER, LINE_EVERY, Progress, in_words
-from layermerge.tuning.display import Display
-from layermerge.tuning.recovery import Epoch
 
 
 class Clock:
@@ -19,13 +17,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.seconds
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr("layermerge.progress.monotonic", made)
-    return made
 
 
 class Terminal(io.StringIO):
@@ -50,16 +41,18 @@ def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return err.splitlines()
 
 
-def test_short_work_needs_no_line(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress("measuring", total=14) as shown:
+def test_short_work_needs_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Progress("measuring", total=14, clock=clock) as shown:
         for _ in range(14):
             clock.seconds += (FIRST_LINE_AFTER - 0.1) / 14
             shown.advance()
     assert lines_of(capsys) == []
 
 
-def test_long_work_says_how_far_it_is_and_how_long_it_takes(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress("measuring", total=100) as shown:
+def test_long_work_says_how_far_it_is_and_how_long_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Progress("measuring", total=100, clock=clock) as shown:
         for _ in range(100):
             clock.seconds += 1
             shown.advance()
@@ -71,8 +64,9 @@ def test_long_work_says_how_far_it_is_and_how_long_it_takes(clock: Clock, capsys
     assert (FIRST_LINE_AFTER, LINE_EVERY) == (15, 30)
 
 
-def test_what_an_earlier_run_did_does_not_count_as_fast(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress("measuring", total=100, done=90) as shown:
+def test_what_an_earlier_run_did_does_not_count_as_fast(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Progress("measuring", total=100, done=90, clock=clock) as shown:
         clock.seconds += 20
         shown.advance(2)
     assert lines_of(capsys) == ["measuring: 92 of 100, 20 s so far, about 1 min 20 s left"]
@@ -105,18 +99,6 @@ def test_nothing_is_shown_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch
         shown.advance()
         shown.print("a line")
     assert terminal.getvalue() == ""
-
-
-def test_fine_tuning_has_a_line_for_every_epoch(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with Display(wanted=True, done=0, total=40) as shown:
-        for _ in range(20):
-            clock.seconds += 1
-            shown.step()
-        shown.row(Epoch(epoch=1, step=20, lr=0.1, train_loss=0.5, score=0.75, seconds=20.0))
-    assert lines_of(capsys) == [
-        "fine-tuning: 15 of 40, 15 s so far, about 25 s left",
-        "epoch 1, step 20 of 40: loss 0.5000, score 0.7500, 20 s",
-    ]
 
 
 @pytest.mark.parametrize(

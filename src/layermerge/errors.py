@@ -66,11 +66,11 @@ class SurgeryError(LayerMergeError):
 
 
 class ArtifactError(LayerMergeError):
-    """A file that is missing, torn, of another network or of a newer version."""
+    """A file that is missing, truncated, of another network or of a newer version."""
 
 
 class DataError(LayerMergeError):
-    """Data that is missing, torn or inconsistent, or a preparation that does not fit it."""
+    """Data that is missing, truncated or inconsistent, or a preparation that does not fit it."""
 
 
 class PlotError(LayerMergeError):
@@ -78,7 +78,7 @@ class PlotError(LayerMergeError):
 
 
 class TableError(LayerMergeError):
-    """A table that is missing, torn, in use, of other provenance, or that lacks an entry."""
+    """A table that is missing, truncated, in use, of other provenance, or that lacks an entry."""
 
 
 class TuningError(LayerMergeError):
@@ -89,12 +89,8 @@ class RuntimeUnavailable(LayerMergeError):
     """A runtime that is not installed, or cannot run here."""
 
 
-class StudentError(LayerMergeError):
-    """A network that cannot be given fresh weights."""
-
-
-class PruningError(LayerMergeError):
-    """A network that channels cannot be removed from, or a request that makes no sense."""
+class BaselineError(LayerMergeError):
+    """A network that cannot lose channels or be given fresh weights, or a share of channels that makes no sense."""
 
 
 class RecipeError(LayerMergeError):

@@ -9,7 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
+import re
+import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -150,24 +154,65 @@ def write_document(path: Path, document: object) -> None:
     write_files({path: text_writer(document_text(document))})
 
 
+# Says whose it is, so that the next writer beside it can tell whether anyone will finish it.
+_UNFINISHED = re.compile(r"\.unfinished-([0-9a-f]{8})-(\d{1,9})-.+")
+_DAY_SECONDS = 86400
+
+
 def write_files(contents: dict[Path, Callable[[Path], None]]) -> None:
-    """Writes files beside their places first and moves them there when all are complete."""
-    ready: list[tuple[Path, Path]] = []
+    """Writes files in a hidden directory beside their places first and moves them there when all are complete.
+
+    A directory, because some libraries write files of their own beside the one they are asked for. What killed processes
+    left unfinished in the same places is removed.
+    """
+    rooms: dict[Path, Path] = {}
     try:
+        for place in {path.parent for path in contents}:
+            place.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(place)
+            rooms[place] = Path(tempfile.mkdtemp(prefix=f".unfinished-{_host()}-{os.getpid()}-", dir=place))
         for path, write in contents.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
-            os.close(descriptor)
-            ready.append((Path(name), path))
-            write(Path(name))
-            Path(name).chmod(0o666 & ~_umask())  # afterwards: safetensors puts a file of its own there
-        for temporary, path in ready:
-            temporary.replace(path)
+            temporary = rooms[path.parent] / path.name
+            write(temporary)
+            temporary.chmod(0o666 & ~_umask())  # safetensors lets nobody else read its files
+        for path in contents:
+            (rooms[path.parent] / path.name).replace(path)
     except OSError as error:
         raise ArtifactError(f"cannot write {', '.join(map(str, contents))}: {_reason(error)}") from error
     finally:
-        for temporary, _ in ready:
-            temporary.unlink(missing_ok=True)
+        for room in rooms.values():
+            shutil.rmtree(room, ignore_errors=True)
+
+
+def _remove_abandoned(place: Path) -> None:
+    for entry in os.scandir(place):
+        found = _UNFINISHED.fullmatch(entry.name)
+        if found and ((found[1] == _host() and _is_gone(int(found[2]))) or _is_old(entry)):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _host() -> str:
+    """Process numbers mean nothing on another machine that shares the directory."""
+    return digest(platform.node())[:8]
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        if os.name == "posix":  # elsewhere, os.kill would end the process that it asks about
+            os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # another user's
+        return False
+    return False
+
+
+def _is_old(entry: os.DirEntry[str]) -> bool:
+    """A day old: all that can be known of other machines, and of a process number that is in use again."""
+    try:
+        return time.time() - entry.stat(follow_symlinks=False).st_mtime > _DAY_SECONDS
+    except FileNotFoundError:  # finished meanwhile
+        return False
 
 
 def _reason(error: OSError) -> str:

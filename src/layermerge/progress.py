@@ -8,9 +8,9 @@ wanted, nothing on stdout.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from time import monotonic
 from types import TracebackType
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -25,7 +25,9 @@ _SPEED_OVER = 600.0
 """Seconds that the bar's estimate looks back; single entries of a table may take a minute."""
 
 
-class _Style(Protocol):
+class _Silence:
+    """For work that is not to be shown."""
+
     def start(self) -> None: ...
 
     def stop(self) -> None: ...
@@ -43,8 +45,10 @@ class Progress:
     ...         progress.advance()
     """
 
-    def __init__(self, title: str, *, total: int, done: int = 0, wanted: bool = True) -> None:
-        self._style: _Style = _style(title, total, done) if wanted else _Silence()
+    def __init__(
+        self, title: str, *, total: int, done: int = 0, wanted: bool = True, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._style = _style(title, total, done, clock) if wanted else _Silence()
 
     def __enter__(self) -> Progress:
         self._style.start()
@@ -64,28 +68,14 @@ class Progress:
         self._style.print(line)
 
 
-def _style(title: str, total: int, done: int) -> _Style:
+def _style(title: str, total: int, done: int, clock: Callable[[], float]) -> _Silence:
     console = Console(file=sys.stderr, soft_wrap=True, highlight=False, markup=False)
     if sys.stderr.isatty() and console.is_interactive:
         return _Bar(console, title, total, done)
-    return _Lines(title, total, done)
+    return _Lines(title, total, done, clock)
 
 
-class _Silence:
-    """For work that is not to be shown."""
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def advance(self, count: int) -> None:
-        del count
-
-    def print(self, line: str) -> None:
-        del line
-
-
-class _Bar:
+class _Bar(_Silence):
     """For a terminal."""
 
     def __init__(self, console: Console, title: str, total: int, done: int) -> None:
@@ -115,22 +105,20 @@ class _Bar:
         self._rich.console.print(line)
 
 
-class _Lines:
+class _Lines(_Silence):
     """For logs: said when a part is done, so nothing runs beside the work itself."""
 
-    def __init__(self, title: str, total: int, done: int) -> None:
-        self._title, self._total, self._first, self._done = title, total, done, done
+    def __init__(self, title: str, total: int, done: int, clock: Callable[[], float]) -> None:
+        self._title, self._total, self._first, self._done, self._clock = title, total, done, done, clock
         self._began = self._next = 0.0
 
     def start(self) -> None:
-        self._began = monotonic()
+        self._began = self._clock()
         self._next = self._began + FIRST_LINE_AFTER
-
-    def stop(self) -> None: ...
 
     def advance(self, count: int) -> None:
         self._done += count
-        now = monotonic()
+        now = self._clock()
         if now < self._next or self._done >= self._total:
             return
         self._next = now + LINE_EVERY

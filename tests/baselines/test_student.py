@@ -9,7 +9,7 @@ from torch import nn
 import zoo
 from agreement import call, same_bits
 from layermerge.baselines.student import make_student
-from layermerge.errors import LayerMergeError, StudentError
+from layermerge.errors import BaselineError, LayerMergeError
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ class Scaled(nn.Module):
 
 def test_a_parameter_that_no_layer_initialises_is_named() -> None:
     with pytest.raises(
-        StudentError, match=r"^parameter 'body\.scale' has no initialisation: Scaled has no reset_param"
+        BaselineError, match=r"^parameter 'body\.scale' has no initialisation: Scaled has no reset_param"
     ):
         make_student(nn.ModuleDict({"body": Scaled()}), 0)
     with pytest.raises(LayerMergeError, match=r"^parameter 'scale' "):

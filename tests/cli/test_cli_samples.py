@@ -212,7 +212,7 @@ def test_samples_that_were_just_made(run: Run, extractor: str) -> None:
         (("ours.npy", "theirs.npy"), "KID draws subsets of 1000 images, the samples are 12"),
         (("ours.npy", "theirs.npy", "--metric", "fid", "--count", "5"), "FID needs 6 images or more for 6 features"),
         (("ours.npy", "theirs.npy", "--count", "13"), "'ours.npy' has 12 images, --count asks for 13"),
-        (("absent", "theirs.npy"), "'absent' is no place of images"),
+        (("absent", "theirs.npy"), "'absent' is not a place of images"),
         (("ours.npy", "npz:absent.npz"), "'absent.npz' does not exist"),
     ],
 )

@@ -294,14 +294,14 @@ WRONG = [
     # quality
     Wrong("no extractor", ("quality", "pictures", "pictures"), "Missing option '--extractor'"),
     Wrong("missing extractor", ("quality", "pictures", "pictures", "--extractor", "absent.pt"), "cannot be read"),
-    Wrong("torn extractor", ("quality", "pictures", "pictures", "--extractor", "seen.pt"), "is torn or no TorchScript",
+    Wrong("torn extractor", ("quality", "pictures", "pictures", "--extractor", "seen.pt"), "is truncated or not a TorchScript",
           halve("seen.pt")),
     Wrong("too few images", ("quality", "pictures", "pictures", "--extractor", "seen.pt"), "KID draws subsets of 1000"),
     Wrong("too few for FID", ("quality", "pictures", "pictures", "--extractor", "seen.pt", "--metric", "fid"),
           "FID needs 3 images or more"),
     Wrong("more than there are", ("quality", "pictures", "pictures", "--extractor", "seen.pt", "--count", "9"),
           "'pictures' has 2 images, --count asks for 9"),
-    Wrong("missing images", ("quality", "absent", "pictures", "--extractor", "seen.pt"), "'absent' is no place of images"),
+    Wrong("missing images", ("quality", "absent", "pictures", "--extractor", "seen.pt"), "'absent' is not a place of images"),
     Wrong("corrupt image", ("quality", "pictures", "pictures", "--extractor", "seen.pt"), "repair or remove it",
           halve("pictures/b.png")),
     # report

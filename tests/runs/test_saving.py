@@ -1,4 +1,4 @@
-"""Saved networks: what comes back is what was saved, bit for bit; what does not fit is refused and changes nothing."""
+"""Saved networks: the weights come back bit for bit; what does not fit is refused and changes nothing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 import layermerge as lm
 import real_networks
 import zoo
-from agreement import call, same_bits
-from layermerge import saving
+from agreement import same_bits, same_outputs
 from layermerge.errors import ArtifactError, LayerMergeError
+from layermerge.runs import saving
 from solutions import random_solution, randomise, untouched_solution
 from zoo_registry import conv, image
 
@@ -74,9 +74,7 @@ def test_what_is_loaded_is_what_was_saved(tmp_path: Path, name: str, form: str) 
         assert loaded._get_name() == net._get_name()
         assert list(loaded.state_dict()) == list(net.state_dict())
         assert same_bits(net.state_dict(), loaded.state_dict())
-        with torch.no_grad():
-            inputs = zoo.ZOO[name].inputs(3)
-            assert same_bits(call(net, inputs), call(loaded, inputs))
+        assert same_outputs(net, loaded, zoo.ZOO[name].inputs(3))
         assert not any(tensor.is_meta for tensor in (*loaded.parameters(), *loaded.buffers()))
 
 
@@ -89,8 +87,8 @@ def test_a_published_network(tmp_path: Path, form: str) -> None:
     net = lm.merge(net) if form == "merged" else net
     lm.save(tmp_path, net)
     loaded = lm.load(tmp_path, real_networks.build("timm:mobilenetv2_100", size=33)[0].eval())
-    with torch.no_grad():
-        assert same_bits(net.eval()(inputs(3)), loaded(inputs(3)))
+    assert same_bits(net.state_dict(), loaded.state_dict())
+    assert same_outputs(net.eval(), loaded, inputs(3))
 
 
 def test_a_loaded_network_saves_again_to_the_same_files(tmp_path: Path) -> None:
@@ -118,9 +116,7 @@ def test_added_activations_are_remembered(tmp_path: Path, added: bool) -> None:
     (whole,) = [entry for entry in menu.candidates if entry.kept == entry.layers and (entry.start, entry.end) == (0, 3)]
     net = lm.merge(lm.rewrite(traced, [whole], add_activation=added))
     lm.save(tmp_path, net)
-    x = image(4)(2)
-    with torch.no_grad():
-        assert same_bits(net(x), lm.load(tmp_path, zoo.build("inverted"))(x))
+    assert same_outputs(net, lm.load(tmp_path, zoo.build("inverted")), image(4)(2))
 
 
 def test_modes_follow_the_given_model_and_merged_networks_stay_in_eval_mode(tmp_path: Path) -> None:
@@ -135,9 +131,7 @@ def test_saving_again_replaces_the_run(tmp_path: Path) -> None:
     merged = network("basic", 3, "merged")
     lm.save(tmp_path, merged)
     assert contents(tmp_path).keys() == FILES
-    x = image()(2)
-    with torch.no_grad():
-        assert same_bits(merged(x), lm.load(tmp_path, zoo.build("basic"))(x))
+    assert same_outputs(merged, lm.load(tmp_path, zoo.build("basic")), image()(2))
 
 
 def fuller_menu(run: Path) -> str:

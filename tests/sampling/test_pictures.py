@@ -114,6 +114,8 @@ def test_folders_are_read_in_order_at_any_depth(tmp_path: Path) -> None:
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(tmp_path / name, format="PNG")
     (tmp_path / "notes.txt").write_text("no image")
     (tmp_path / "._b.png").write_text("what some systems leave behind")
+    (tmp_path / ".unfinished").mkdir()
+    (tmp_path / ".unfinished" / "c.png").write_text("what a killed process leaves behind")
     assert torch.equal(read_images(tmp_path), images.flip(0))
 
 
@@ -133,7 +135,7 @@ def test_grey_among_coloured_becomes_coloured(tmp_path: Path) -> None:
     assert read[:, :, 0, 0].tolist() == [[7, 7, 7], [1, 2, 3], [0, 0, 0]]
 
 
-def test_torn_images_are_named(tmp_path: Path) -> None:
+def test_truncated_images_are_named(tmp_path: Path) -> None:
     write_images(pixels(2), tmp_path)
     whole = (tmp_path / "00001.png").read_bytes()
     (tmp_path / "00001.png").write_bytes(whole[: len(whole) // 2])
@@ -193,8 +195,8 @@ def test_one_array_of_several(tmp_path: Path) -> None:
         (np.full((2, 3, 4, 4), 255.0), "float values outside [0, 1]"),
         (np.full((2, 3, 4, 4), np.nan), "float values outside [0, 1]"),
         (np.zeros((2, 3, 4, 4), np.int32), "are int32; give uint8"),
-        (np.array([["text"]]), "is torn or no .npy of plain numbers"),
-        (np.array([{}], dtype=object), "is torn or no .npy of plain numbers"),
+        (np.array([["text"]]), "is truncated or not an .npy file of plain numbers"),
+        (np.array([{}], dtype=object), "is truncated or not an .npy file of plain numbers"),
     ],
 )
 def test_arrays_that_are_no_images(tmp_path: Path, array: Any, message: str) -> None:
@@ -203,15 +205,15 @@ def test_arrays_that_are_no_images(tmp_path: Path, array: Any, message: str) -> 
     assert "array.npy" in refused(tmp_path / "array.npy")
 
 
-@pytest.mark.parametrize("name", ["torn.npy", "torn.npz"])
-def test_torn_and_missing_arrays(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["cut.npy", "cut.npz"])
+def test_truncated_and_missing_arrays(tmp_path: Path, name: str) -> None:
     assert refused(tmp_path / name) == f"'{tmp_path / name}' does not exist; give the file of the images"
     save: Any = np.save if name.endswith("y") else np.savez
     save(tmp_path / name, pixels(20).numpy())
     whole = (tmp_path / name).read_bytes()
     for content in (whole[: len(whole) // 2], b"", b"nothing like it"):
         (tmp_path / name).write_bytes(content)
-        assert "is torn or no" in refused(tmp_path / name)
+        assert "is truncated or not an" in refused(tmp_path / name)
 
 
 # -- sources
@@ -240,6 +242,6 @@ def test_image_folders_keep_their_size(tmp_path: Path) -> None:
 
 
 def test_places_that_are_none(tmp_path: Path) -> None:
-    assert "is no place of images; give a folder" in refused(tmp_path / "absent")
+    assert "is not a place of images; give a folder" in refused(tmp_path / "absent")
     assert "names no images" in refused("nothing:here")
     assert "does not exist" in refused(f"npz:{tmp_path}/absent.npz")

@@ -105,7 +105,7 @@ def test_return_dict_is_asked_for_call_by_call(same: Any) -> None:
 
 def test_optional_arguments_may_be_none(same: Any) -> None:
     with torch.no_grad():
-        assert worst(same(noise(), 7).sample, same(noise(), 7, class_labels=None).sample) == 0
+        assert worst(same(noise(), 7).sample, same(noise(), 7, class_labels=None).sample) <= 1e-5
 
 
 def test_an_argument_that_was_not_traced_is_refused(same: Any) -> None:

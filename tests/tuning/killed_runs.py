@@ -18,7 +18,7 @@ from torch import nn
 from layermerge.tuning.loop import finetune
 from tuning.toy_task import ToyTask, network, recipe, same
 
-RECIPE = recipe(steps=120, optimizer="adamw", lr=0.01, channels_last=True, ema=0.9, checkpoint_steps=1)
+RECIPE = recipe(steps=60, optimizer="adamw", lr=0.01, channels_last=True, ema=0.9, checkpoint_steps=1)
 
 
 def run(directory: Path | None) -> nn.Module:

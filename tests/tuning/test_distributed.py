@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,10 +13,8 @@ from layermerge.errors import TuningError
 from layermerge.tuning.distributed import join_processes
 from layermerge.tuning.loop import train_steps
 from layermerge.tuning.recovery import read_recovery
-from tuning.toy_task import ToyTask, network, weights
+from tuning.toy_task import ToyTask, network, run_script, weights
 from tuning.two_processes import FULL, PLAIN, plain
-
-TESTS = Path(__file__).resolve().parents[1]
 
 
 def require_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
@@ -30,14 +25,9 @@ def require_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("two")
-    environment = os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    script = str(TESTS / "tuning" / "two_processes.py")
-    done = subprocess.run(
-        [*command, script, str(directory)], env=environment, capture_output=True, text=True, timeout=240
-    )
+    done = run_script("two_processes.py", directory)
     assert done.returncode == 0, done.stderr
-    # Only the first process prints: one line for each of three rows.
+    # Only the first process prints: one line for each of three epochs.
     assert sum(line.startswith("epoch ") for line in done.stderr.splitlines()) == 3
     return directory
 

@@ -154,6 +154,14 @@ def test_the_average_is_the_average() -> None:
         torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_the_average_leaves_counters_and_constants_alone() -> None:
+    net = network()
+    net.register_buffer("mask", torch.tensor([0.0, -math.inf]), persistent=False)
+    trained = train_steps(net, ToyTask(), recipe(ema=0.999))
+    assert trained.get_buffer("mask").tolist() == [0.0, -math.inf]
+    assert trained.get_buffer("1.num_batches_tracked") == 8
+
+
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_mixed_precision_trains_float32_weights(precision: str) -> None:
     exact, mixed = (train_steps(plain(), ToyTask(), recipe(precision=p, lr=0.01)) for p in ("float32", precision))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -101,3 +105,11 @@ def same(one: nn.Module, other: nn.Module) -> bool:
     ours, theirs = one.state_dict(), other.state_dict()
     assert ours.keys() == theirs.keys()
     return all(torch.equal(ours[name], theirs[name]) and ours[name].stride() == theirs[name].stride() for name in ours)
+
+
+def run_script(name: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a script that stands beside this file in a process of its own, where it may fork before threads are started."""
+    paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(Path(__file__).with_name(name)), str(directory)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)

@@ -1,8 +1,12 @@
-"""Fine-tunes under torchrun; every process leaves its weights in the directory it is given."""
+"""Fine-tunes in two processes with the environment that torchrun gives; each leaves its weights in the directory given.
+
+They are forked, so that torch is imported once; a test of the command line starts torchrun itself.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -28,9 +32,7 @@ def plain(given: Recipe) -> torch.nn.Module:
     return finetune(network(norm=False).double(), ToyTask(dtype=torch.float64), given, teacher=teacher)
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    directory, rank = Path(sys.argv[1]), os.environ["RANK"]
+def train(directory: Path, rank: str) -> None:
     save(directory / f"plain{rank}.safetensors", plain(PLAIN))
     finetune(network(), ToyTask(), FULL, directory=directory / "undisturbed", show_progress=False)
     try:
@@ -45,6 +47,17 @@ def main() -> None:
         finetune(network(), ToyTask(), recipe(batch_size=15))
     except TuningError as error:
         (directory / f"refusal{rank}.txt").write_text(str(error))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        os.environ |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    os.environ["RANK"] = "0" if (second := os.fork()) else "1"
+    train(Path(sys.argv[1]), os.environ["RANK"])
+    if second:
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(second, 0)[1]))
 
 
 if __name__ == "__main__":

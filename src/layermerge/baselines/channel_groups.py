@@ -7,10 +7,8 @@ Guarantees: what reaches the network's inputs or outputs is in no group, whateve
 
 from __future__ import annotations
 
-import importlib
 import math
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,18 +16,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from layermerge.errors import PruningError
+from layermerge.errors import require_package
 from layermerge.tracing.capture import Inputs
 
 
-def torch_pruning() -> ModuleType:
-    """The optional package, or one line that says how to get it."""
-    try:
-        return importlib.import_module("torch_pruning")
-    except ImportError as error:
-        raise PruningError(
-            "channel pruning needs torch-pruning, which is not installed; try: pip install 'layermerge[baselines]'"
-        ) from error
+def torch_pruning() -> Any:
+    return require_package("torch_pruning", "channel pruning", "layermerge[baselines]")
 
 
 @dataclass(frozen=True)
@@ -47,8 +39,8 @@ class ChannelGroup:
         self.graph.get_pruning_group(root.target.module, root.handler, channels).prune()
 
 
-def find_groups(model: nn.Module, inputs: Inputs, whole: list[nn.Module]) -> list[ChannelGroup]:
-    """All groups that may lose channels; no layer in `whole` loses outputs. The model must be in eval mode, with gradients."""
+def find_groups(model: nn.Module, inputs: Inputs) -> list[ChannelGroup]:
+    """All groups that may lose channels. The model must be in eval mode, with gradients."""
     seams = _Seams()
 
     def run(_model: nn.Module, _inputs: object) -> list[Tensor]:
@@ -60,7 +52,7 @@ def find_groups(model: nn.Module, inputs: Inputs, whole: list[nn.Module]) -> lis
     graph = torch_pruning().DependencyGraph()
     graph.build_dependency(model, example_inputs=(), forward_fn=run, verbose=False)
     groups = []
-    for found in graph.get_all_groups(ignored_layers=whole):
+    for found in graph.get_all_groups():
         nodes = [dependency.target for dependency, _ in found]
         if not any(node.grad_fn in seams.ends for node in nodes):
             parts = math.lcm(*(_divisor(graph, node.module) * seams.heads.get(node.grad_fn, 1) for node in nodes))

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from layermerge.baselines.channel_groups import ChannelGroup, find_groups, torch_pruning
-from layermerge.errors import InfeasibleBudget, LayerMergeError, PruningError, first_line
+from layermerge.errors import BaselineError, InfeasibleBudget, LayerMergeError, first_line
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
 from layermerge.runtimes.clock import ClockSettings
 from layermerge.runtimes.registry import make_runtime
@@ -31,42 +31,33 @@ from layermerge.surgery.rewrite import rewrite
 from layermerge.tracing.capture import Inputs, untouched
 from layermerge.tracing.trace import trace
 
+ROUND_TO = 4
+"""Channels; runtimes compute in such units, so fewer would cost as much."""
 _ROUNDS = 7
 _MOST = 0.98
 # A network this close below its budget is not worth another round.
 _ROOM = 0.02
 
 
-def prune_channels(
-    model: nn.Module,
-    example_inputs: Any,
-    ratio: float,
-    *,
-    round_to: int | None = 4,
-    ignore: tuple[str, ...] = (),
-    global_ranking: bool = False,
-) -> nn.Module:
-    """A copy of the network without `ratio` of the channels of each layer, or with `global_ranking` of all layers together.
+def prune_channels(model: nn.Module, example_inputs: Any, ratio: float) -> nn.Module:
+    """A copy of the network without `ratio` of the channels of each layer.
 
-    Numbers of channels stay multiples of `round_to` and of what norms, grouped convs and attention heads divide them by;
-    a layer too narrow for that stays whole. Layers whose name matches a pattern in `ignore` keep their outputs.
+    Numbers of channels stay multiples of four and of what norms, grouped convs and attention heads divide them by; a layer
+    too narrow for that stays whole.
     """
     if not 0 <= ratio < 1:
-        raise PruningError(f"the pruning ratio is {ratio}; give a share of the channels, at least 0 and below 1")
-    if round_to is not None and round_to < 1:
-        raise PruningError(f"round_to is {round_to}; give a number of channels, at least 1, or None")
+        raise BaselineError(f"the pruning ratio is {ratio}; give a share of the channels, at least 0 and below 1")
     name, inputs = type(model).__name__, Inputs.of(example_inputs)
     with _explained(f"{name} does not run on these example inputs", "pass what its forward() takes"):
         expected = _output_shapes(model, inputs)
     pruned = copy.deepcopy(model)
-    with _explained(f"{name} cannot lose channels", "name the layers concerned in ignore, or another baseline"):
+    with _explained(f"{name} cannot lose channels", "choose another baseline for it"):
         with _following_gradients(pruned):
-            groups = find_groups(pruned, inputs, _layers_called(pruned, ignore))
-            _remove_weakest(groups, ratio, round_to or 1, global_ranking)
+            _remove_weakest(find_groups(pruned, inputs), ratio)
         _renew_notes(pruned, model)
         shapes = _output_shapes(pruned, inputs)
     if shapes != expected:
-        raise PruningError(f"{name} would return {shapes} instead of {expected}; name its last layers in ignore")
+        raise BaselineError(f"{name} would return {shapes} instead of {expected}; choose another baseline for it")
     return pruned
 
 
@@ -90,9 +81,6 @@ def prune_to_latency(
     batch_size: int = 1,
     threads: int = 1,
     clock: ClockSettings | None = None,
-    round_to: int | None = 4,
-    ignore: tuple[str, ...] = (),
-    global_ranking: bool = False,
 ) -> PrunedChannels:
     """The network that loses the fewest channels and keeps the budget ("60%", "1.8x" or "12ms"), measured on the runtime.
 
@@ -109,17 +97,12 @@ def prune_to_latency(
     original = prepare(model)
     whole_ms = original_ms or chosen.time({"original": original}, stopwatch)["original"].value_ms
 
-    def prune(ratio: float) -> nn.Module:
-        return prune_channels(
-            model, example_inputs, ratio, round_to=round_to, ignore=ignore, global_ranking=global_ranking
-        )
-
     def measure(module: nn.Module) -> float:
         # Beside the original, so that a machine that drifts slows both.
         samples = chosen.time({"original": original, "pruned": prepare(module)}, stopwatch)
         return samples["pruned"].value_ms / samples["original"].value_ms * whole_ms
 
-    return search_ratio(prune, measure, budget_ms(budget, whole_ms), whole_ms)
+    return search_ratio(partial(prune_channels, model, example_inputs), measure, budget_ms(budget, whole_ms), whole_ms)
 
 
 def search_ratio(
@@ -162,7 +145,7 @@ def _explained(what: str, advice: str) -> Iterator[None]:
     except LayerMergeError:
         raise
     except Exception as error:
-        raise PruningError(f"{what}: {first_line(error)}; {advice}") from error
+        raise BaselineError(f"{what}: {first_line(error)}; {advice}") from error
 
 
 @contextmanager
@@ -178,23 +161,11 @@ def _following_gradients(model: nn.Module) -> Iterator[None]:
         parameter.grad = None
 
 
-def _layers_called(model: nn.Module, patterns: tuple[str, ...]) -> list[nn.Module]:
-    """All modules whose name matches a pattern, with all that is inside them."""
-    named = dict(model.named_modules())
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in named):
-            raise PruningError(f"no layer is called '{pattern}'; see model.named_modules() for their names")
-    chosen = [module for name, module in named.items() if any(fnmatchcase(name, pattern) for pattern in patterns)]
-    return [part for module in chosen for part in module.modules()]
-
-
-def _remove_weakest(groups: list[ChannelGroup], ratio: float, round_to: int, global_ranking: bool) -> None:
+def _remove_weakest(groups: list[ChannelGroup], ratio: float) -> None:
     # All are ranked before any goes: removing a channel changes the weights of the layers that read it.
     ranked = [(group, scores) for group in groups if (scores := _scores(group)) is not None]
-    threshold = _threshold([scores for _, scores in ranked], ratio) if global_ranking and ranked else None
     for group, scores in ranked:
-        share = ratio if threshold is None else float((scores <= threshold).double().mean())
-        kept = channels_kept(len(scores) * group.parts, share, math.lcm(group.parts, round_to))
+        kept = channels_kept(len(scores) * group.parts, ratio, math.lcm(group.parts, ROUND_TO))
         weakest = scores.argsort(stable=True)[: len(scores) - kept // group.parts].tolist()
         if weakest:
             group.remove(sorted(part * len(scores) + place for part in range(group.parts) for place in weakest))
@@ -205,13 +176,6 @@ def _scores(group: ChannelGroup) -> Tensor | None:
     scores: Tensor | None = torch_pruning().importance.GroupMagnitudeImportance(p=2)(group.found)
     # Parts that do not divide the channels are those of a concatenation, which a norm divides elsewhere.
     return None if scores is None or len(scores) % group.parts else scores.reshape(group.parts, -1).mean(0)
-
-
-def _threshold(scores: list[Tensor], ratio: float) -> float:
-    """The score up to which channels go, so that this share of all of them does."""
-    ordered = torch.cat(scores).sort().values
-    count = round(len(ordered) * ratio)
-    return float(ordered[count - 1]) if count else -math.inf
 
 
 def channels_kept(channels: int, share: float, unit: int) -> int:

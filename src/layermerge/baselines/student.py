@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layermerge.errors import StudentError
+from layermerge.errors import BaselineError
 
 
 def make_student(module: nn.Module, seed: int) -> nn.Module:
@@ -43,6 +43,6 @@ def _reset(name: str, part: nn.Module) -> None:
         layer._reset_parameters()
     elif own := next((key for key, _ in part.named_parameters(recurse=False)), None):
         where = f"{name}.{own}".lstrip(".")
-        raise StudentError(
+        raise BaselineError(
             f"parameter '{where}' has no initialisation: {type(part).__name__} has no reset_parameters(); give it one"
         )

@@ -108,7 +108,7 @@ def read_images(place: str | Path) -> Tensor:
         return _read_array(path)
     if not (":" in str(place) or str(place) == "embedded"):
         raise DataError(
-            f"'{place}' is no place of images; give a folder, an .npy or .npz file, or a source such as cifar10:PATH"
+            f"'{place}' is not a place of images; give a folder, an .npy or .npz file, or a source such as cifar10:PATH"
         )
     images, _ = load_images(str(place))
     if isinstance(images, FolderImages):
@@ -120,7 +120,7 @@ def read_images(place: str | Path) -> Tensor:
 
 def _image_files(directory: Path) -> list[Path]:
     found = (file for file in directory.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-    return sorted(file for file in found if not file.name.startswith("."))
+    return sorted(file for file in found if not any(part.startswith(".") for part in file.relative_to(directory).parts))
 
 
 def _read_files(files: Sequence[Path]) -> Tensor:
@@ -142,7 +142,7 @@ def _decode(file: Path) -> Tensor:
 
 def _read_array(path: Path) -> Tensor:
     try:
-        with path.open("rb") as stream:  # opened here, as numpy leaves a torn file open
+        with path.open("rb") as stream:  # opened here, as numpy leaves a truncated file open
             held = np.load(stream, allow_pickle=False)
             array = held if path.suffix == ".npy" else _only_array(path, held)
         given = torch.from_numpy(np.ascontiguousarray(array))
@@ -151,7 +151,9 @@ def _read_array(path: Path) -> Tensor:
     except DataError:
         raise
     except Exception:  # numpy's own words advise to unpickle, which is never right here
-        raise DataError(f"'{path}' is torn or no {path.suffix} of plain numbers; write it with numpy.save") from None
+        raise DataError(
+            f"'{path}' is truncated or not an {path.suffix} file of plain numbers; write it with numpy.save"
+        ) from None
     return to_pixels(_channels_first(path, given), f"images of '{path}'")
 
 

@@ -7,8 +7,6 @@ The usual extractor is a TorchScript file of the network that the FID paper used
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import importlib.util
 import warnings
 from pathlib import Path
@@ -18,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from layermerge.errors import DataError
-from layermerge.files import write_files
+from layermerge.errors import DataError, require_package
+from layermerge.files import digest, write_files
 from layermerge.models import import_torchvision
 from layermerge.progress import Progress
 
-_CACHE_FORM = "features 1"
+_CACHE_FORM = "features 2"
 """Part of every key; to be raised when images are treated in another way."""
 
 
@@ -42,7 +40,7 @@ class TorchScriptExtractor:
     def __init__(self, path: str | Path, side: int = 299) -> None:
         file = Path(path).expanduser()
         try:
-            digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+            named = digest(file.read_bytes())
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of torch's plans for TorchScript; these files exist and stay
                 network: Any = torch.jit.load(str(file), map_location="cpu")  # type: ignore[no-untyped-call]
@@ -50,10 +48,10 @@ class TorchScriptExtractor:
             raise DataError(f"extractor '{file}' cannot be read: {error.strerror or error}") from error
         except Exception as error:  # torch raises RuntimeError with pages of C++
             raise DataError(
-                f"extractor '{file}' is torn or no TorchScript file; write it with torch.jit.save"
+                f"extractor '{file}' is truncated or not a TorchScript file; write it with torch.jit.save"
             ) from error
         self._file, self._side, self._network = file, side, network.eval()
-        self.name = f"{file.name} {digest} {side}"
+        self.name = f"{file.name} {named} {side}"
 
     def __call__(self, images: Tensor) -> Tensor:
         shown = (resized(images.float(), self._side) - 128) / 128
@@ -106,7 +104,7 @@ def features_of(
     if batch_size < 1:
         raise DataError(f"batch_size is {batch_size}; give 1 or more")
     key = _key(images, extractor)
-    kept = cache / f"{key[:32]}.npz" if cache is not None else None
+    kept = cache / f"{key}.npz" if cache is not None else None
     known = _read_cache(kept, key, len(images)) if kept is not None else None
     if known is not None:
         return known
@@ -125,10 +123,9 @@ def features_of(
 
 
 def _key(images: Tensor, extractor: Extractor) -> str:
-    digest = hashlib.sha256(f"{_CACHE_FORM}\n{extractor.name}\n{tuple(images.shape)}\n".encode())
-    for image in images:  # one by one: the images may be a view, whose copy would be large
-        digest.update(image.contiguous().numpy())
-    return digest.hexdigest()
+    # Image by image: they may be a view, whose copy would be large.
+    pixels = (digest(memoryview(image.contiguous().numpy())) for image in images)
+    return digest(f"{_CACHE_FORM}\n{extractor.name}\n{tuple(images.shape)}\n", *pixels)
 
 
 def _read_cache(path: Path, key: str, count: int) -> Tensor | None:
@@ -138,7 +135,7 @@ def _read_cache(path: Path, key: str, count: int) -> Tensor | None:
             if str(file["key"]) != key:
                 return None
             features = torch.from_numpy(file["features"])
-    except Exception:  # missing, torn, or another kind of file
+    except Exception:  # missing, truncated, or another kind of file
         return None
     return features if features.ndim == 2 and len(features) == count else None
 
@@ -230,11 +227,6 @@ def _require_comparable(samples: Tensor, reference: Tensor) -> None:
 
 def import_metrics(name: str) -> Any:
     """A module of torchmetrics.image, which is an optional package."""
-    try:
-        if importlib.util.find_spec("torchvision"):
-            import_torchvision()  # torchmetrics imports it itself
-        return importlib.import_module(f"torchmetrics.image.{name}")
-    except ImportError as error:
-        raise DataError(
-            f"sample quality needs torchmetrics ({error}); try: pip install 'layermerge[quality]'"
-        ) from error
+    if importlib.util.find_spec("torchvision"):
+        import_torchvision()  # torchmetrics imports it itself
+    return require_package(f"torchmetrics.image.{name}", "sample quality", "layermerge[quality]")

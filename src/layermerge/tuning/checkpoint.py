@@ -7,20 +7,20 @@ bit; a checkpoint of another recipe, network, teacher or task is refused with th
 
 from __future__ import annotations
 
-import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import ConfigDict, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import Tensor
 
-from layermerge.errors import TuningError
-from layermerge.files import SCHEMA, Record, write_files
+from layermerge.errors import TuningError, first_line
+from layermerge.files import SCHEMA, Record, first_problem, require_schema, weights_digest, write_files
 from layermerge.tasks.base import Scalar
 from layermerge.tuning.ema import copy_into, weights_of
 from layermerge.tuning.recipe import Recipe
@@ -49,9 +49,9 @@ class Identity(Record):
         teacher = trainer.teacher
         return cls(
             recipe=trainer.recipe,
-            network=_digest(trainer.net, values=False),
-            initial_weights=_digest(trainer.net, values=True),
-            teacher=_digest(teacher.module, values=True) if teacher else None,
+            network=weights_digest(trainer.net, values=False),
+            initial_weights=weights_digest(trainer.net),
+            teacher=weights_digest(teacher.module) if teacher else None,
             task=trainer.task.describe(),
         )
 
@@ -67,14 +67,14 @@ class Identity(Record):
 
 
 class TrainingState(Record):
-    """The header of a checkpoint: all that is no tensor."""
+    """The header of a checkpoint: everything but the tensors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
     schema_version: Literal[2] = SCHEMA
     identity: Identity
     step: int
-    rows: tuple[Epoch, ...]
+    epochs: tuple[Epoch, ...]
     loss_sum: float
     seconds: float
     scaler: dict[str, int | float]
@@ -90,10 +90,10 @@ class Checkpoint:
 
     def write(self, curve: Curve) -> None:
         trainer = self.trainer
-        progress = TrainingState(
+        state = TrainingState(
             identity=self.identity,
             step=trainer.step,
-            rows=tuple(curve.rows),
+            epochs=tuple(curve.epochs),
             loss_sum=curve.loss_sum,
             seconds=curve.seconds,
             scaler=trainer.scaler.state_dict(),
@@ -105,7 +105,7 @@ class Checkpoint:
         }
 
         # Bytes, because save_file makes temporary files of its own, which a kill leaves behind under any name.
-        content: bytes = save(tensors, metadata={_KEY: progress.model_dump_json()})
+        content: bytes = save(tensors, metadata={_KEY: state.model_dump_json()})
 
         def write(path: Path) -> None:
             with path.open("wb") as file:
@@ -119,28 +119,31 @@ class Checkpoint:
         """Puts the trainer where the checkpoint left it, and returns its curve; from the start where there is none."""
         if not self.path.exists():
             return Curve()
-        progress, tensors = self._read()
-        found = list(progress.identity.differences(self.identity))
+        state, tensors = self._read()
+        found = list(state.identity.differences(self.identity))
         if found:
             raise TuningError(
                 f"'{self.path}' is of another run ({'; '.join(found)}); give another directory or remove it"
             )
         try:
-            _restore(self.trainer, progress, tensors)
+            _restore(self.trainer, state, tensors)
         except (KeyError, RuntimeError) as error:
-            raise TuningError(f"'{self.path}' does not hold what it should ({error}); remove it") from error
-        return Curve(progress.rows, progress.loss_sum, progress.seconds)
+            raise TuningError(
+                f"'{self.path}' lacks what it should hold ({first_line(error)}); remove it to start again"
+            ) from error
+        return Curve(state.epochs, state.loss_sum, state.seconds)
 
     def _read(self) -> tuple[TrainingState, dict[str, Tensor]]:
         try:
             with safe_open(self.path, framework="pt") as file:
-                header = (file.metadata() or {})[_KEY]
+                header = json.loads((file.metadata() or {})[_KEY])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return TrainingState.model_validate_json(header), tensors
-        except (SafetensorError, OSError, KeyError, ValidationError) as error:
-            reason = str(error).splitlines()[0]
+            require_schema(f"'{self.path}'", header["schema_version"])
+            return TrainingState.model_validate(header, strict=False), tensors
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+            reason = first_problem(error) if isinstance(error, ValidationError) else first_line(error)
             raise TuningError(
-                f"'{self.path}' is torn or no checkpoint of this layermerge ({reason}); remove it to start again"
+                f"'{self.path}' is truncated or not a checkpoint ({reason}); remove it to start again"
             ) from error
 
 
@@ -154,7 +157,7 @@ def _tensors(trainer: Trainer) -> dict[str, Tensor]:
     return named
 
 
-def _restore(trainer: Trainer, progress: TrainingState, tensors: Mapping[str, Tensor]) -> None:
+def _restore(trainer: Trainer, state: TrainingState, tensors: Mapping[str, Tensor]) -> None:
     copy_into(trainer.net, _under("model.", tensors))
     if trainer.average:
         for name, value in _under("average.", tensors).items():
@@ -166,19 +169,9 @@ def _restore(trainer: Trainer, progress: TrainingState, tensors: Mapping[str, Te
         # The step count stays where optimizers keep it, on the CPU; the rest has its parameter's memory format.
         held = value if key == "step" else torch.empty_like(parameter, dtype=value.dtype).copy_(value)
         trainer.optimizer.state[parameter][key] = held.detach()
-    trainer.scaler.load_state_dict(dict(progress.scaler))
-    trainer.step = progress.step
+    trainer.scaler.load_state_dict(dict(state.scaler))
+    trainer.step = state.step
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-
-def _digest(net: nn.Module, *, values: bool) -> str:
-    digest = hashlib.sha256()
-    for name, value in weights_of(net).items():
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        if values:
-            octets: Any = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-            digest.update(octets)
-    return digest.hexdigest()[:16]

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from layermerge.errors import TuningError
+from layermerge.errors import TuningError, first_line
 from layermerge.tuning.ema import weights_of
 
 # Others wait while the first process measures tables, which may take hours.
@@ -118,9 +118,9 @@ def join_processes(device: torch.device) -> Group:
                 torch.cuda.set_device(device)
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
         except (ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
             raise TuningError(
-                f"WORLD_SIZE is {os.environ['WORLD_SIZE']} but the processes cannot meet ({reason}); start with torchrun"
+                f"WORLD_SIZE is {os.environ['WORLD_SIZE']} but the processes cannot meet ({first_line(error)}); "
+                "start with torchrun"
             ) from error
         atexit.register(_leave)
     return Group(dist.get_rank(), dist.get_world_size())

@@ -1,7 +1,11 @@
 """EMA: the moving average of a network's weights.
 
 In: a network after every step. Out: `average = decay * average + (1 - decay) * weights` for all that is floating point,
-norm statistics included; what counts is copied. Guarantees: the network's own weights come back after `applied_to`.
+norm statistics included; counters are copied, and what the network does not save stays out of it. Guarantees: the average
+starts at the weights the network has; the network's own weights come back after `applied_to`.
+
+Not torch's AveragedModel: it forgets where the average started, averages counters, and also averages constants that are not
+saved, where an infinite one (a mask, say) becomes NaN.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ def copy_into(net: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 class WeightAverage:
-    """The average so far; starts at the weights the network has."""
+    """The average so far."""
 
     def __init__(self, net: nn.Module, decay: float) -> None:
         self.decay = decay

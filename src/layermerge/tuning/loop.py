@@ -2,14 +2,14 @@
 
 In: a network, a task and a recipe. Out: the same network, trained; with a directory also its recovery curve and a checkpoint.
 Guarantees: called again after any interruption with the same arguments, it goes on where the checkpoint is and ends, on CPU,
-with the same bits; called again after the end, it returns at once. Under torchrun all processes act as one.
+with the same weights to the bit; called again after the end, it returns at once. One process at a time writes a directory.
+Under torchrun all processes act as one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,16 +17,21 @@ import torch
 from torch import nn
 
 from layermerge.errors import TuningError
+from layermerge.files import exclusive
+from layermerge.progress import Progress
 from layermerge.tasks.base import Task
-from layermerge.tuning.checkpoint import CHECKPOINT, Checkpoint
-from layermerge.tuning.display import Display
+from layermerge.tuning.checkpoint import Checkpoint
 from layermerge.tuning.distributed import join_processes
 from layermerge.tuning.events import Events
 from layermerge.tuning.recipe import Recipe
-from layermerge.tuning.recovery import CSV, JSONL, Curve, Epoch, write_recovery
+from layermerge.tuning.recovery import Curve, Epoch, write_recovery
 from layermerge.tuning.trainer import Trainer
 
+LOCK = ".finetune.lock"
+"""In the directory, empty, and left there: the files beside it are replaced as a whole, so none of them can be locked."""
 Module = TypeVar("Module", bound=nn.Module)
+Keep = Callable[[Curve, Epoch | None], None]
+"""Saves a checkpoint; with the epoch that has just ended, the recovery curve too."""
 
 
 def train_steps(net: Module, task: Task, recipe: Recipe, teacher: nn.Module | None = None) -> Module:
@@ -53,74 +58,65 @@ def finetune(
 
     `teacher` is whom the recipe's distillation listens to. `directory` keeps a checkpoint and the recovery curve. To resume,
     call it with the weights that the first call was given; what was trained since is in the directory.
-    `on_epoch` gets each row of the recovery curve, in the first process only.
+    `on_epoch` gets each epoch of the recovery curve, in the first process only.
     """
     trainer = Trainer(net, task, recipe, teacher=teacher, group=join_processes(_device(net)))
-    curve, kept = _open(trainer, None if directory is None else Path(directory))
     leads = trainer.group.leads
-    show = Display(wanted=show_progress and leads, done=trainer.step, total=trainer.total)
+    with (
+        _opened(trainer, None if directory is None else Path(directory)) as (curve, keep),
+        trainer.session(),
+        Progress("fine-tuning", total=trainer.total, done=trainer.step, wanted=show_progress and leads) as progress,
+    ):
 
-    def close_epoch() -> None:
-        lr = trainer.schedule.rate(trainer.step - 1) if trainer.step else 0.0
-        row = curve.close_epoch(epoch=trainer.epoch, step=trainer.step, lr=lr, score=trainer.evaluate())
-        if kept:
-            kept.save_epoch(curve)
-        show.row(row)
-        if on_epoch is not None and leads:
-            on_epoch(row)
+        def close_epoch() -> None:
+            lr = trainer.schedule.rate(trainer.step - 1) if trainer.step else 0.0
+            epoch = curve.close_epoch(epoch=trainer.epoch, step=trainer.step, lr=lr, score=trainer.evaluate())
+            keep(curve, epoch)
+            progress.print(epoch.line(trainer.total))
+            if on_epoch is not None and leads:
+                on_epoch(epoch)
 
-    with trainer.session(), kept or nullcontext(), show:
-        if not curve.rows:
+        if not curve.epochs:
             close_epoch()
         for loss in trainer.run():
             curve.add_loss(loss)
-            show.step()
+            progress.advance()
             if trainer.at_epoch_end:
                 close_epoch()
-            elif kept and trainer.step % recipe.checkpoint_steps == 0:
-                kept.checkpoint.write(curve)
+            elif trainer.step % recipe.checkpoint_steps == 0:
+                keep(curve, None)
     trainer.finish()
     return net
 
 
-@dataclass(frozen=True)
-class _Kept(AbstractContextManager["_Kept"]):
-    """What a run keeps in its directory."""
-
-    directory: Path
-    checkpoint: Checkpoint
-    events: Events | None
-
-    def save_epoch(self, curve: Curve) -> None:
-        self.checkpoint.write(curve)
-        write_recovery(self.directory, curve.rows)
-        if self.events:
-            self.events.add(curve.rows[-1])
-
-    def __exit__(self, *_: object) -> None:
-        if self.events:
-            self.events.close()
-
-
-def _open(trainer: Trainer, directory: Path | None) -> tuple[Curve, _Kept | None]:
-    """Resumes what the directory holds, in every process; the first one also keeps what is to come."""
+@contextmanager
+def _opened(trainer: Trainer, directory: Path | None) -> Iterator[tuple[Curve, Keep]]:
+    """Resumes what the directory holds, in every process; the first one holds it for itself and keeps what is to come."""
     wants_events = trainer.recipe.tensorboard
     if directory is None:
         if wants_events:
             raise TuningError("the recipe asks for tensorboard but there is no directory; pass directory=")
-        return Curve(), None
-    checkpoint = Checkpoint(directory, trainer)
-    curve = checkpoint.resume()
-    trainer.group.require_same_step(trainer.step, trainer.device)
-    if not trainer.group.leads:
-        return curve, None
-    kept = _Kept(directory, checkpoint, Events(directory) if wants_events else None)
-    for name in (CHECKPOINT, JSONL, CSV):
-        for leftover in directory.glob(f".{name}.*"):  # of a kill in the midst of writing
-            leftover.unlink(missing_ok=True)
-    if curve.rows:
-        write_recovery(directory, curve.rows)  # a kill may have come between the checkpoint and these
-    return curve, kept
+        yield Curve(), lambda *_: None
+        return
+    checkpoint, leads = Checkpoint(directory, trainer), trainer.group.leads
+    with exclusive(directory / LOCK, f"fine-tuning directory '{directory}'") if leads else nullcontext():
+        curve = checkpoint.resume()
+        trainer.group.require_same_step(trainer.step, trainer.device)
+        if not leads:
+            yield curve, lambda *_: None
+            return
+        with closing(Events(directory)) if wants_events else nullcontext() as events:
+
+            def keep(curve: Curve, ended: Epoch | None) -> None:
+                checkpoint.write(curve)
+                if ended is not None:
+                    write_recovery(directory, curve.epochs)
+                    if events is not None:
+                        events.add(ended)
+
+            if curve.epochs:
+                write_recovery(directory, curve.epochs)  # a kill may have come between the checkpoint and these
+            yield curve, keep
 
 
 def _device(net: nn.Module) -> torch.device:

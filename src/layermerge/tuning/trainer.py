@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from layermerge.errors import TuningError
 from layermerge.tasks.base import Batch, Draw, Task
+from layermerge.tracing.modes import evaluating, modes_restored
 from layermerge.tuning.distill import Teacher
 from layermerge.tuning.distributed import ALONE, Group
 from layermerge.tuning.ema import WeightAverage, copy_into
@@ -61,19 +62,14 @@ class Trainer:
     @contextmanager
     def session(self) -> Iterator[None]:
         """Training mode, the teacher in eval mode; afterwards modes and the caller's random numbers are as before."""
-        modules = [*self.net.modules(), *(self.teacher.module.modules() if self.teacher else ())]
-        modes = [(module, module.training) for module in modules]
         devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
-        self.net.train()
-        if self.teacher:
-            self.teacher.module.eval()
-        try:
-            with torch.random.fork_rng(devices), torch.enable_grad():
+        taught = evaluating(self.teacher.module) if self.teacher else nullcontext()
+        with modes_restored(self.net), taught, torch.random.fork_rng(devices), torch.enable_grad():
+            self.net.train()
+            try:
                 yield
-        finally:
-            self.optimizer.zero_grad()
-            for module, mode in modes:
-                module.training = mode
+            finally:
+                self.optimizer.zero_grad()
 
     def run(self) -> Iterator[float]:
         """Trains to the end; gives each step's loss once the step is taken."""
@@ -93,12 +89,9 @@ class Trainer:
     def evaluate(self) -> float:
         """The task's score of the network as it would be returned now."""
         self.group.follow_leader(self.net)
-        self.net.eval()
-        try:
-            with torch.no_grad(), self.average.applied_to(self.net) if self.average else nullcontext():
-                return self.task.evaluate(self.net)
-        finally:
-            self.net.train()
+        lent = self.average.applied_to(self.net) if self.average else nullcontext()
+        with evaluating(self.net), torch.no_grad(), lent:
+            return self.task.evaluate(self.net)
 
     def finish(self) -> None:
         """Leaves the result in the network: the average where there is one, the same in all processes."""
@@ -145,8 +138,6 @@ class Trainer:
         text = f"{self.recipe.seed} {self.step} {self.group.rank}"
         seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
         if self.device.type == "cpu":
-            torch.default_generator.manual_seed(
-                seed
-            )  # torch.manual_seed costs a millisecond for devices that are not there
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed costs a millisecond for devices not there
         else:
             torch.manual_seed(seed)
