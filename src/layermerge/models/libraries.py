@@ -101,7 +101,7 @@ def from_diffusers(name: str) -> tuple[nn.Module, Any]:
             f"'{config_file}' is not a diffusers configuration ({first_line(error)}); give a model directory or its config.json"
         ) from error
     kind: Any = getattr(diffusers, str(config.get("_class_name")), None) if isinstance(config, dict) else None
-    if not (inspect.isclass(kind) and issubclass(kind, nn.Module) and hasattr(kind, "from_config")):
+    if not _is_model_class(kind):
         raise ModelError(f"'{config_file}' names no diffusers model class under '_class_name'")
     try:
         if path.is_dir() and (path / "diffusion_pytorch_model.safetensors").is_file():
@@ -112,6 +112,10 @@ def from_diffusers(name: str) -> tuple[nn.Module, Any]:
         return model, _diffusion_inputs(model)
     except Exception as error:
         raise ModelError(f"diffusers cannot build '{name}': {first_line(error)}") from error
+
+
+def _is_model_class(kind: object) -> bool:
+    return inspect.isclass(kind) and issubclass(kind, nn.Module) and hasattr(kind, "from_config")
 
 
 def _diffusion_inputs(model: nn.Module) -> tuple[Tensor, ...] | None:
