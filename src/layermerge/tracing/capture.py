@@ -303,7 +303,9 @@ def _require_python_module(model: object) -> None:
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             where = f"its module '{name}'" if name else "the model"
-            raise TraceError(f"{where} is compiled TorchScript, which cannot be traced; pass the nn.Module it was made of")
+            raise TraceError(
+                f"{where} is compiled TorchScript, which cannot be traced; pass the nn.Module it was made of"
+            )
 
 
 @contextmanager
@@ -323,7 +325,9 @@ def capture(model: nn.Module, inputs: Inputs) -> Capture:
     _require_python_module(model)
     inputs.bound_to(model)
     with untouched(model):
-        with located(model, "the model cannot be copied", "remove hooks and weight_norm() that keep tensors of their own"):
+        with located(
+            model, "the model cannot be copied", "remove hooks and weight_norm() that keep tensors of their own"
+        ):
             copied = twin(model).eval()
         with located(model, "the model does not run on the example inputs", "check their number and shapes"):
             model.eval()

@@ -1,0 +1,53 @@
+"""YAML that users and strangers write: plain data within bounds.
+
+A few hundred bytes of YAML can stand for gigabytes (an alias repeats what its anchor holds, aliases of aliases multiply) or
+for nesting that no recursion survives. Guarantees: what is read is at most some megabytes; anything else is one line.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+LONGEST = 64 * 1024
+"""Characters; the largest recipe that ships has 1,500."""
+_MOST_ALIASES = 8
+_DEEPEST = 20
+_LARGEST = 2**63
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """Refuses while the text is read, before anything is built."""
+
+    _aliases = _depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self._aliases += self.check_event(yaml.AliasEvent)  # type: ignore[no-untyped-call]
+        self._depth += 1
+        if self._aliases > _MOST_ALIASES:
+            raise ValueError(f"it has more than {_MOST_ALIASES} aliases (*name); write the values out")
+        if self._depth > _DEEPEST:
+            raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
+        node = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        self._depth -= 1
+        return node
+
+    def _bounded_int(self, node: Any) -> int:
+        value: int = self.construct_yaml_int(node)  # type: ignore[no-untyped-call]
+        if abs(value) >= _LARGEST:
+            raise ValueError("it has a number of more than 18 digits")
+        return value
+
+
+_BoundedLoader.add_constructor("tag:yaml.org,2002:int", _BoundedLoader._bounded_int)
+
+
+def read_yaml(text: str) -> Any:
+    """The text as plain data; a ValueError of one line where it is not valid YAML, or out of bounds."""
+    if len(text) > LONGEST:
+        raise ValueError(f"it is longer than {LONGEST:,} characters")
+    try:
+        return yaml.load(text, _BoundedLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that does not exist is a ValueError
+        raise ValueError(" ".join(str(error).split())[:160]) from error
