@@ -195,7 +195,9 @@ import sys, time
 from layermerge.cli import app, main
 """
 
-SWALLOWED = BEGIN + """
+SWALLOWED = (
+    BEGIN
+    + """
 @app.app.command()
 def linger():
     try:
@@ -204,8 +206,11 @@ def linger():
     except KeyboardInterrupt:
         print("went on")
 """
+)
 
-WRAPPED = BEGIN + """
+WRAPPED = (
+    BEGIN
+    + """
 from layermerge.errors import TraceError
 
 @app.app.command()
@@ -217,8 +222,11 @@ def linger():
         print("went on", flush=True)
         raise TraceError("torch.export cannot trace the model") from error
 """
+)
 
-IN_A_DESTRUCTOR = BEGIN + """
+IN_A_DESTRUCTOR = (
+    BEGIN
+    + """
 class Library:
     def __del__(self):
         print("ready", flush=True)
@@ -230,8 +238,11 @@ def linger():
     print("went on", flush=True)
     time.sleep(100)
 """
+)
 
-IN_AN_EXPORT = BEGIN + """
+IN_AN_EXPORT = (
+    BEGIN
+    + """
 from types import FunctionType
 
 def export():
@@ -249,6 +260,7 @@ def linger():
     time.sleep(100)
     print("was not interrupted")
 """
+)
 
 
 @pytest.mark.parametrize("script", [SWALLOWED, WRAPPED, IN_A_DESTRUCTOR, IN_AN_EXPORT])

@@ -24,7 +24,7 @@ _LONGEST = 200
 def parse_options(text: str) -> dict[str, Option]:
     """Reads what follows the question mark of a model's name."""
     try:
-        pairs = parse_qsl(text, strict_parsing=True) if text else []
+        pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=True) if text else []
     except ValueError:
         pairs = [("", "")]
     if len(text) > _LONGEST or not all(name.isidentifier() and value for name, value in pairs):

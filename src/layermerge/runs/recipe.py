@@ -324,7 +324,7 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     try:
         document = read_yaml(text)
     except ValueError as error:
-        raise RecipeError(f"recipe '{path}' is not valid YAML: {error}") from error
+        raise RecipeError(f"recipe '{path}' {error}") from error
     if not isinstance(document, dict):
         raise RecipeError(f"recipe '{path}' is not a mapping of keys to values; begin with model: timm:NAME")
     return document
@@ -335,7 +335,7 @@ def read_value(text: str, where: str) -> Any:
     try:
         return read_yaml(text)
     except ValueError as error:
-        raise RecipeError(f"{where[:60]}: '{text[:60]}' is not valid YAML: {error}") from None
+        raise RecipeError(f"{where[:60]}: '{text[:60]}' {error}") from None
 
 
 def _place(document: dict[str, Any], key: str, value: Any) -> None:

@@ -17,6 +17,10 @@ _DEEPEST = 20
 _LARGEST = 2**63
 
 
+class _OutOfBounds(ValueError):
+    """YAML that is valid, and more than anybody needs."""
+
+
 class _BoundedLoader(yaml.SafeLoader):
     """Refuses while the text is read, before anything is built."""
 
@@ -26,9 +30,9 @@ class _BoundedLoader(yaml.SafeLoader):
         self._aliases += self.check_event(yaml.AliasEvent)  # type: ignore[no-untyped-call]
         self._depth += 1
         if self._aliases > _MOST_ALIASES:
-            raise ValueError(f"it has more than {_MOST_ALIASES} aliases (*name); write the values out")
+            raise _OutOfBounds(f"has more than {_MOST_ALIASES} aliases (*name); write the values out")
         if self._depth > _DEEPEST:
-            raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
+            raise _OutOfBounds(f"is nested more than {_DEEPEST} levels deep")
         node = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
         self._depth -= 1
         return node
@@ -36,7 +40,7 @@ class _BoundedLoader(yaml.SafeLoader):
     def _bounded_int(self, node: Any) -> int:
         value: int = self.construct_yaml_int(node)  # type: ignore[no-untyped-call]
         if abs(value) >= _LARGEST:
-            raise ValueError("it has a number of more than 18 digits")
+            raise _OutOfBounds("has a number of more than 18 digits")
         return value
 
 
@@ -44,10 +48,12 @@ _BoundedLoader.add_constructor("tag:yaml.org,2002:int", _BoundedLoader._bounded_
 
 
 def read_yaml(text: str) -> Any:
-    """The text as plain data; a ValueError of one line where it is not valid YAML, or out of bounds."""
+    """The text as plain data; where it is not valid or out of bounds, a ValueError says what it "is" or "has"."""
     if len(text) > LONGEST:
-        raise ValueError(f"it is longer than {LONGEST:,} characters")
+        raise _OutOfBounds(f"is longer than {LONGEST:,} characters")
     try:
         return yaml.load(text, _BoundedLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that does not exist is a ValueError
-        raise ValueError(" ".join(str(error).split())[:160]) from error
+    except _OutOfBounds:
+        raise
+    except (yaml.YAMLError, ValueError) as error:  # a date that does not exist is a ValueError
+        raise ValueError(f"is not valid YAML: {' '.join(str(error).split())[:160]}") from error
