@@ -134,6 +134,43 @@ def other_module() -> None:
     sys.modules.pop("other", None)
 
 
+ENDS = put(
+    "ends.py",
+    """
+import sys, warnings
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, step):
+        super().__init__()
+        self.conv, self.step = nn.Conv2d(3, 3, 1), step
+
+    def forward(self, x):
+        return self.conv(self.step(x))
+
+def net():
+    sys.exit(3)
+
+def late():
+    return Net(lambda x: sys.exit(0))
+
+def stop(*_):
+    raise KeyboardInterrupt
+
+def stop_late():
+    return Net(stop)
+
+def script():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.script(nn.Conv2d(3, 3, 1))
+
+def branch():
+    return Net(lambda x: x if x.sum() > 0 else -x)
+""",
+)
+
 # -- the calls
 
 WRONG = [
@@ -150,9 +187,21 @@ WRONG = [
     Wrong("function that fails", ("plan", "python:tiny:broken"), "failed: RuntimeError: no such luck"),
     Wrong("failure of many lines", ("plan", "python:wordy:net"), "failed: ValueError: one two three",
           put("wordy.py", "def net():\n    raise ValueError('one\\ntwo\\nthree')\n")),
-    Wrong("no diffusers configuration", ("plan", "diffusers:mine.yaml"), "is no diffusers configuration"),
+    Wrong("no diffusers configuration", ("plan", "diffusers:mine.yaml"), "is not a diffusers configuration"),
     Wrong("no shape", ("plan", "python:tiny:net"), "pass its input shape, for instance --input 3x224x224"),
     Wrong("shape that is none", ("plan", "python:tiny:net", "--input", "3xx8"), "is not of the form 3x224x224"),
+    Wrong("digits of another script", ("plan", "python:tiny:net", "--input", "³x32x32"), "is not of the form 3x224x224"),
+    Wrong("absurd shape", ("plan", "python:tiny:net", "--input", "3x999999x999999"), "100,000,000 are the most that fit"),
+    Wrong("too many sizes", ("plan", "python:tiny:net", "--input", "1x2x3x4x5"), "is not of the form 3x224x224"),
+    Wrong("option that loads code", ("plan", "timm:test_resnet?checkpoint_path=evil.pth"), "could load files or code"),
+    Wrong("option that is unknown", ("plan", "timm:test_resnet?clases=3"), "cannot be built: TypeError"),
+    Wrong("builder that ends the process", ("plan", "python:ends:net"), "'ends:net()' failed: SystemExit: 3", ENDS),
+    Wrong("forward that ends the process", ("plan", "python:ends:late", "--input", "3x8x8"), "it calls sys.exit(0)", ENDS),
+    Wrong("builder that raises KeyboardInterrupt", ("plan", "python:ends:stop"), "own code raised KeyboardInterrupt", ENDS),
+    Wrong("forward that raises KeyboardInterrupt", ("plan", "python:ends:stop_late", "--input", "3x8x8"),
+          "own code raised KeyboardInterrupt", ENDS),
+    Wrong("compiled module", ("plan", "python:ends:script", "--input", "3x8x8"), "is compiled TorchScript", ENDS),
+    Wrong("control flow", ("plan", "python:ends:branch", "--input", "3x8x8"), "control flow that depends on", ENDS),
     Wrong("wrong channels", ("plan", "python:tiny:net", "--input", "4x8x8"), "to have 3 channels, but got 4"),
     Wrong("missing weights", ("plan", *NET, "--weights", "absent.pth"), "'absent.pth' does not exist"),
     Wrong("weights of another model", ("plan", *NET, "--weights", "other.pth"), "it belongs to another model",
@@ -253,8 +302,8 @@ WRONG = [
     Wrong("missing recipe", ("compress", "absent.yaml"), "recipe 'absent.yaml' cannot be read: No such file"),
     Wrong("nothing at all", ("compress",), "model: is missing; give it in the recipe or as --model"),
     Wrong("recipe that is a directory", ("compress", "a"), "recipe 'a' cannot be read: Is a directory"),
-    Wrong("recipe that is no YAML", ("compress", "bad.yaml"), "recipe 'bad.yaml' is no YAML", put("bad.yaml", "a: [b\nc")),
-    Wrong("recipe that is a list", ("compress", "bad.yaml"), "is no mapping of keys to values", put("bad.yaml", "- a\n")),
+    Wrong("recipe that is not YAML", ("compress", "bad.yaml"), "recipe 'bad.yaml' is not valid YAML", put("bad.yaml", "a: [b\nc")),
+    Wrong("recipe that is a list", ("compress", "bad.yaml"), "is not a mapping of keys to values", put("bad.yaml", "- a\n")),
     Wrong("recipe of another kind", ("compress", "data.npz"), "recipe 'data.npz'"),
     Wrong("unknown key", ("compress", *MINE, "d", "--set", "finetune.lrr=1"), "finetune.lrr: there is no such key"),
     Wrong("wrong type", ("compress", *MINE, "d", "--set", "finetune.lr=fast"), "finetune.lr: Input should be a valid number"),
@@ -355,7 +404,7 @@ def workshop(
     if not WORKSHOP:
         WORKSHOP.append(make_workshop(run, tmp_path_factory.mktemp("shared")))
     shutil.copytree(WORKSHOP[0], tmp_path, dirs_exist_ok=True)
-    for name in ("denoising", "wordy", "other"):
+    for name in ("denoising", "wordy", "other", "ends"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
@@ -406,6 +455,24 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: tu
     done = program("sh", "-c", f"{SCRIPT} {' '.join(arguments)} > /dev/full", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "failed: No space left on device; repair that, then run the same command again\n"
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("solve", "d")])
+def test_a_closed_stdout_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """Else the next file that is opened would take its place, and what is printed would end up in it."""
+    done = program("sh", "-c", f"{SCRIPT} {' '.join(arguments)} >&-", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "failed: stdout is closed; send it to a file or to /dev/null\n")
+    silent = program("sh", "-c", f"{SCRIPT} {' '.join(arguments)} >&- 2>&-", cwd=tmp_path)
+    assert (silent.returncode, silent.stdout, silent.stderr) == (1, "", "")
+
+
+def test_a_terminal_of_few_characters_shows_others_as_question_marks(tmp_path: Path) -> None:
+    (tmp_path / "tiny.py").write_text(TINY.replace("def net()", "def ne\u00e9t()"), encoding="utf-8")
+    words = "PYTHONIOENCODING=ascii:strict LC_ALL=C PYTHONUTF8=0"
+    done = program("sh", "-c", f"{words} {SCRIPT} plan python:tiny:ne\u00e9t --input 3x8x8", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
+    assert "python:tiny:ne?" in done.stdout
 
 
 def test_a_reader_that_has_enough_is_no_failure_to_speak_of(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from layermerge.errors import ModelError
 from layermerge.models import load_model
+from layermerge.models.libraries import _SAFE_TIMM
 from layermerge.models.options import parse_options
 from layermerge.models.torchvision_operators import import_library
 
@@ -88,6 +89,11 @@ def test_weights_are_not_downloaded_by_a_library_that_unpickles_them(monkeypatch
     ):
         load_model("timm:test_resnet?pretrained=true")
     assert load_model("timm:test_resnet?pretrained=false").module
+
+
+def test_the_project_asks_for_a_timm_that_unpickles_nothing() -> None:
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    assert f"timm>={_SAFE_TIMM}" in project.read_text(encoding="utf-8")
 
 
 def test_a_download_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
