@@ -26,7 +26,7 @@ from PIL import Image
 from torch import nn
 
 import tiny_runs
-from command_line import DENOISER, FOLDER, MODEL, SCRIPT, TINY, Run, folder, one_line, program, write_data, write_recipe
+from command_line import DENOISER, FOLDER, MODEL, Run, folder, one_line, write_data, write_recipe
 from layermerge.cli.app import app
 from tiny_runs import arrays, contents
 
@@ -302,7 +302,8 @@ WRONG = [
     Wrong("missing recipe", ("compress", "absent.yaml"), "recipe 'absent.yaml' cannot be read: No such file"),
     Wrong("nothing at all", ("compress",), "model: is missing; give it in the recipe or as --model"),
     Wrong("recipe that is a directory", ("compress", "a"), "recipe 'a' cannot be read: Is a directory"),
-    Wrong("recipe that is not YAML", ("compress", "bad.yaml"), "recipe 'bad.yaml' is not valid YAML", put("bad.yaml", "a: [b\nc")),
+    Wrong("recipe that is not YAML", ("compress", "bad.yaml"), "recipe 'bad.yaml' is not valid YAML",
+          put("bad.yaml", "a: [b\nc")),
     Wrong("recipe that is a list", ("compress", "bad.yaml"), "is not a mapping of keys to values", put("bad.yaml", "- a\n")),
     Wrong("recipe of another kind", ("compress", "data.npz"), "recipe 'data.npz'"),
     Wrong("unknown key", ("compress", *MINE, "d", "--set", "finetune.lrr=1"), "finetune.lrr: there is no such key"),
@@ -447,34 +448,3 @@ def test_every_verb_is_called_wrongly() -> None:
     verbs = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
     assert verbs - ELSEWHERE <= {wrong.call[0] for wrong in WRONG}
     assert len({str(wrong) for wrong in WRONG}) == len(WRONG) >= 40
-
-
-@pytest.mark.parametrize("arguments", [("--version",), ("plan", *NET, "--json")], ids=["little", "much"])
-def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    (tmp_path / "tiny.py").write_text(TINY, encoding="utf-8")
-    done = program("sh", "-c", f"{SCRIPT} {' '.join(arguments)} > /dev/full", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "failed: No space left on device; repair that, then run the same command again\n"
-
-
-@pytest.mark.parametrize("arguments", [("--version",), ("solve", "d")])
-def test_a_closed_stdout_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    """Else the next file that is opened would take its place, and what is printed would end up in it."""
-    done = program("sh", "-c", f"{SCRIPT} {' '.join(arguments)} >&-", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (1, "failed: stdout is closed; send it to a file or to /dev/null\n")
-    silent = program("sh", "-c", f"{SCRIPT} {' '.join(arguments)} >&- 2>&-", cwd=tmp_path)
-    assert (silent.returncode, silent.stdout, silent.stderr) == (1, "", "")
-
-
-def test_a_terminal_of_few_characters_shows_others_as_question_marks(tmp_path: Path) -> None:
-    (tmp_path / "tiny.py").write_text(TINY.replace("def net()", "def ne\u00e9t()"), encoding="utf-8")
-    words = "PYTHONIOENCODING=ascii:strict LC_ALL=C PYTHONUTF8=0"
-    done = program("sh", "-c", f"{words} {SCRIPT} plan python:tiny:ne\u00e9t --input 3x8x8", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.isascii()
-    assert "python:tiny:ne?" in done.stdout
-
-
-def test_a_reader_that_has_enough_is_no_failure_to_speak_of(tmp_path: Path) -> None:
-    done = program("sh", "-c", f"{SCRIPT} --help | true", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
