@@ -7,15 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from command_line import SCRIPT, TINY, program
+from command_line import SCRIPT, program
 
-NET = ("python:tiny:net", "--input", "3x8x8")
+MUCH = """
+import sys
+from layermerge.cli import app, main
+
+@app.app.command()
+def much():
+    print("x" * 1_000_000)
+
+sys.argv = ["layermerge", "much"]
+main()
+"""
 
 
-@pytest.mark.parametrize("arguments", [("--version",), ("plan", *NET, "--json")], ids=["little", "much"])
-def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    (tmp_path / "tiny.py").write_text(TINY, encoding="utf-8")
-    done = program("sh", "-c", f"{SCRIPT} {' '.join(arguments)} > /dev/full", cwd=tmp_path)
+@pytest.mark.parametrize("command", [f"{SCRIPT} --version", f"{sys.executable} much.py"], ids=["little", "much"])
+def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, command: str) -> None:
+    """Little is noticed when it is flushed at the end, much when it is printed."""
+    (tmp_path / "much.py").write_text(MUCH, encoding="utf-8")
+    done = program("sh", "-c", f"{command} > /dev/full", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "failed: No space left on device; repair that, then run the same command again\n"
 
