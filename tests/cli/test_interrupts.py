@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ import yaml
 
 import tiny_runs
 from command_line import DATA, Run, one_line
+from layermerge.models import names
 from processes import PATIENCE, children, soon
 from tiny_runs import arrays, contents
 
@@ -275,7 +276,7 @@ def test_it_is_heard_whatever_a_library_makes_of_it(script: str, tmp_path: Path)
 
 
 def test_it_is_one_line_wherever_it_comes_from(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layermerge.models.load_model", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setitem(names._SOURCES, "timm", lambda _: signal.raise_signal(signal.SIGINT))
     before = signal.getsignal(signal.SIGINT)
     try:
         line = one_line(run("plan", "timm:resnet34", "--pin", "layer4.*"), code=1)
@@ -285,10 +286,10 @@ def test_it_is_one_line_wherever_it_comes_from(run: Run, monkeypatch: pytest.Mon
 
 
 def test_a_model_that_raises_it_is_an_error_of_the_model(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
+    def interrupt(_: str) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("layermerge.models.load_model", interrupt)
+    monkeypatch.setitem(names._SOURCES, "python", interrupt)
     assert one_line(run("plan", "python:tiny:net")).startswith("error: the model's own code raised KeyboardInterrupt")
 
 

@@ -209,11 +209,6 @@ def test_settings_make_their_executor(given: dict[str, Any], expected: Any) -> N
         (LEAST + "gpus_per_worker: .inf\n", "gpus_per_worker: Input should be a finite number"),
         (LEAST + "input: ³x32x32\n", "input: input shape '³x32x32' is not of the form 3x224x224"),
         (LEAST + "input: 3x999999x999999\n", "input: input shape 3x999999x999999 has 3e+12 values"),
-        (
-            "model: a:b\ndata: {source: x, seed: -1}\n",
-            "data.seed: Input should be greater than or equal to 0, not '-1'",
-        ),
-        ("model: a:b\ndata: {source: x, workers: 100000}\n", "data.workers: Input should be less than or equal to 256"),
         ("model: a:b\ndata: {source: x, noise: {steps: 1000000000000}}\n", "data.noise.steps: Input should be less"),
         (LEAST + f"threads: {'9' * 5000}\n", "is not valid YAML: Exceeds the limit"),
         (LEAST + f"threads: 0x{'f' * 5000}\n", "has a number of more than 18 digits"),
@@ -227,6 +222,11 @@ def test_settings_make_their_executor(given: dict[str, Any], expected: Any) -> N
         (LEAST + "finetune: {epochs: .inf}\n", "finetune.epochs: Input should be a finite number"),
         (LEAST + "finetune: {epochs: 1, optimizer: lion}\n", "finetune.optimizer: Input should be 'sgd', 'adam' or "),
         ("model: a:b\ndata: {source: x, crop_pct: 1.5}\n", "data.crop_pct: Input should be less than or equal to 1"),
+        (
+            "model: a:b\ndata: {source: x, seed: -1}\n",
+            "data.seed: Input should be greater than or equal to 0, not '-1'",
+        ),
+        ("model: a:b\ndata: {source: x, workers: 100000}\n", "data.workers: Input should be less than or equal to 256"),
         ("model: a:b\ndata: {source: x, augment: blur}\n", "data.augment: Input should be 'none', 'flip', "),
         (LEAST + "objective: sum\n", "objective: Input should be 'exp' or 'delta'"),
         (LEAST + "label: a/b\n", "label: String should match pattern"),
