@@ -70,7 +70,7 @@ def test_points_rules_and_tables_are_those_of_the_paper(name: str) -> None:
     assert list(recipe.budgets) == [f"{round(100 * point / original)}%" for point in points]
     assert recipe.rules == lm.Rules.paper()
     assert (recipe.batch_size, recipe.importance) == (128, SMALL_COPIES)
-    assert recipe.data.source.startswith("imagefolder:")
+    assert recipe.require_data().source.startswith("imagefolder:")
     assert (recipe.objective, recipe.importance.momentum) == ("exp", 0.9)
 
 
@@ -81,7 +81,7 @@ def test_the_papers_training_of_a_plain_network() -> None:
     assert (tuning.optimizer, tuning.epochs, tuning.batch_size, tuning.lr) == ("sgd", 90, 1024, 1.024)
     assert (tuning.momentum, tuning.nesterov, tuning.weight_decay) == (0.875, False, 3.05e-5)
     assert (tuning.warmup_epochs, tuning.schedule, tuning.label_smoothing) == (8, "cosine", 0.1)
-    assert recipe.data.augment == "imagenet"
+    assert recipe.require_data().augment == "imagenet"
 
 
 @pytest.mark.parametrize(("width", "lr", "augment"), [("100", 0.05, "imagenet"), ("140", 0.1, "randaugment")])
@@ -91,15 +91,21 @@ def test_the_papers_training_of_inverted_blocks(width: str, lr: float, augment: 
     assert recipe.model == f"timm:mobilenetv2_{width}"
     assert (tuning.optimizer, tuning.epochs, tuning.batch_size, tuning.lr) == ("sgd", 180, 256, lr)
     assert (tuning.momentum, tuning.nesterov, tuning.weight_decay, tuning.schedule) == (0.9, True, 1e-5, "cosine")
-    assert recipe.data.augment == augment
+    assert recipe.require_data().augment == augment
 
 
 def test_the_papers_training_of_a_denoising_network() -> None:
     recipe = shipped("ddpm_cifar10")
     assert list(recipe.budgets) == [f"{round(100 * point / 65.7)}%" for point in (48, 46, 38)]
     assert (recipe.rules, recipe.batch_size) == (lm.Rules.paper(), 128)
-    assert (recipe.data.task, recipe.data.held_out, recipe.data.augment) == ("diffusion", 500, "flip")
-    assert recipe.data.noise.schedule().fingerprint() == NoiseSchedule.from_betas(1000, 1e-4, 0.02).fingerprint()
+    assert (recipe.require_data().task, recipe.require_data().held_out, recipe.require_data().augment) == (
+        "diffusion",
+        500,
+        "flip",
+    )
+    assert (
+        recipe.require_data().noise.schedule().fingerprint() == NoiseSchedule.from_betas(1000, 1e-4, 0.02).fingerprint()
+    )
     short, tuning = recipe.importance, recipe.finetune
     assert (short.optimizer, short.lr, short.epochs, short.subset, short.batch_size) == ("adam", 2e-4, 50, 500, 256)
     assert (tuning.optimizer, tuning.lr, tuning.steps, tuning.batch_size) == ("adam", 4e-4, 100_000, 128)
@@ -139,7 +145,7 @@ def test_names_and_parts_stand_for_rules_and_statistics(tmp_path: Path) -> None:
         max_kernel=5, pin=("a",)
     )
     given = read_recipe(None, {"model": "a:b", "data": {"source": "npz:x", "normalise": {"mean": [0.5], "std": [2]}}})
-    assert given.data.normalise == Statistics((0.5,), (2.0,))
+    assert given.require_data().normalise == Statistics((0.5,), (2.0,))
 
 
 def test_changes_go_before_the_file_and_reach_parts(tmp_path: Path) -> None:
@@ -153,7 +159,7 @@ def test_changes_go_before_the_file_and_reach_parts(tmp_path: Path) -> None:
 
 
 def test_no_file_is_needed() -> None:
-    assert read_recipe(None, {"model": "timm:resnet34", "data.source": "embedded"}).data.source == "embedded"
+    assert read_recipe(None, {"model": "timm:resnet34", "data.source": "embedded"}).require_data().source == "embedded"
 
 
 @pytest.mark.parametrize(

@@ -27,18 +27,18 @@ class _BoundedLoader(yaml.SafeLoader):
     _aliases = _depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        self._aliases += self.check_event(yaml.AliasEvent)  # type: ignore[no-untyped-call]
+        self._aliases += self.check_event(yaml.AliasEvent)
         self._depth += 1
         if self._aliases > _MOST_ALIASES:
             raise _OutOfBounds(f"has more than {_MOST_ALIASES} aliases (*name); write the values out")
         if self._depth > _DEEPEST:
             raise _OutOfBounds(f"is nested more than {_DEEPEST} levels deep")
-        node = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        node = super().compose_node(parent, index)
         self._depth -= 1
         return node
 
     def _bounded_int(self, node: Any) -> int:
-        value: int = self.construct_yaml_int(node)  # type: ignore[no-untyped-call]
+        value: int = self.construct_yaml_int(node)
         if abs(value) >= _LARGEST:
             raise _OutOfBounds("has a number of more than 18 digits")
         return value
