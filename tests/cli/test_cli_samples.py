@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import layermerge.cli.samples
 import numpy as np
 import pytest
 import torch
@@ -15,7 +16,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import layermerge as lm
-import layermerge.cli.samples
 import real_networks
 from command_line import DENOISER, Result, Run, document, one_line
 from layermerge.models import load_model

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ import yaml
 
 import tiny_runs
 from command_line import DATA, Run, one_line
+from layermerge.models import names
 from processes import PATIENCE, children, soon
 from tiny_runs import arrays, contents
 
@@ -29,7 +30,8 @@ CHECKPOINT = PLACE / "checkpoint.safetensors"
 
 def start(*command: str, cwd: Path) -> subprocess.Popen[str]:
     """In a group of its own, as a terminal has it: Ctrl-C reaches every process in it."""
-    environment = os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", "LAYERMERGE_DEBUG": ""}
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "LAYERMERGE_DEBUG": ""}
     return subprocess.Popen(
         [sys.executable, *command],
         cwd=cwd,
@@ -189,11 +191,92 @@ def test_processes_of_a_command_leave_it_to_their_parent(tmp_path: Path) -> None
     assert (code, out, len(lines)) == (1, "child 0\n", 1)
 
 
-def test_it_is_one_line_wherever_it_comes_from(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+BEGIN = """
+import sys, time
+from layermerge.cli import app, main
+"""
 
-    monkeypatch.setattr("layermerge.models.load_model", interrupt)
+SWALLOWED = (
+    BEGIN
+    + """
+@app.app.command()
+def linger():
+    try:
+        print("ready", flush=True)
+        time.sleep(100)
+    except KeyboardInterrupt:
+        print("went on")
+"""
+)
+
+WRAPPED = (
+    BEGIN
+    + """
+from layermerge.errors import TraceError
+
+@app.app.command()
+def linger():
+    try:
+        print("ready", flush=True)
+        time.sleep(100)
+    except KeyboardInterrupt as error:
+        print("went on", flush=True)
+        raise TraceError("torch.export cannot trace the model") from error
+"""
+)
+
+IN_A_DESTRUCTOR = (
+    BEGIN
+    + """
+class Library:
+    def __del__(self):
+        print("ready", flush=True)
+        time.sleep(100)
+
+@app.app.command()
+def linger():
+    Library()
+    print("went on", flush=True)
+    time.sleep(100)
+"""
+)
+
+IN_AN_EXPORT = (
+    BEGIN
+    + """
+from types import FunctionType
+
+def export():
+    print("ready", flush=True)
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        time.sleep(0.01)
+    print("went on", flush=True)
+
+export = FunctionType(export.__code__, {"__name__": "torch.export._trace", "time": time})
+
+@app.app.command()
+def linger():
+    export()
+    time.sleep(100)
+    print("was not interrupted")
+"""
+)
+
+
+@pytest.mark.parametrize("script", [SWALLOWED, WRAPPED, IN_A_DESTRUCTOR, IN_AN_EXPORT])
+def test_it_is_heard_whatever_a_library_makes_of_it(script: str, tmp_path: Path) -> None:
+    """Swallowed, wrapped, raised where nothing can be raised, or where a library would not survive it."""
+    process = start("-c", script + 'sys.argv = ["layermerge", "linger"]\nmain()', cwd=tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.05)
+    ctrl_c(process)
+    assert ended(process) == (1, "went on\n", ["interrupted; what was done is kept. To go on: layermerge linger"])
+
+
+def test_it_is_one_line_wherever_it_comes_from(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(names._SOURCES, "timm", lambda _: signal.raise_signal(signal.SIGINT))
     before = signal.getsignal(signal.SIGINT)
     try:
         line = one_line(run("plan", "timm:resnet34", "--pin", "layer4.*"), code=1)
@@ -202,7 +285,15 @@ def test_it_is_one_line_wherever_it_comes_from(run: Run, monkeypatch: pytest.Mon
     assert line == "interrupted; what was done is kept. To go on: layermerge plan timm:resnet34 --pin 'layer4.*'"
 
 
+def test_a_model_that_raises_it_is_an_error_of_the_model(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: str) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(names._SOURCES, "python", interrupt)
+    assert one_line(run("plan", "python:tiny:net")).startswith("error: the model's own code raised KeyboardInterrupt")
+
+
 def test_a_command_leaves_the_handling_of_signals_as_it_was(run: Run) -> None:
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM), sys.unraisablehook
     assert run("--version").code == 0
-    assert signal.getsignal(signal.SIGINT) is before
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM), sys.unraisablehook) == before

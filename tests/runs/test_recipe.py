@@ -10,8 +10,8 @@ import yaml
 
 import layermerge as lm
 from layermerge.data.preparation import Statistics
-from layermerge.errors import RecipeError
-from layermerge.runs.recipe import DataRecipe, RunRecipe, Settings, read_recipe
+from layermerge.errors import LayerMergeError, RecipeError
+from layermerge.runs.recipe import DataRecipe, RunRecipe, Settings, read_recipe, read_value
 from layermerge.tables.executors import LocalProcesses, in_this_process
 from layermerge.tables.ray_cluster import RayCluster
 from layermerge.tasks import NoiseSchedule
@@ -70,7 +70,7 @@ def test_points_rules_and_tables_are_those_of_the_paper(name: str) -> None:
     assert list(recipe.budgets) == [f"{round(100 * point / original)}%" for point in points]
     assert recipe.rules == lm.Rules.paper()
     assert (recipe.batch_size, recipe.importance) == (128, SMALL_COPIES)
-    assert recipe.data.source.startswith("imagefolder:")
+    assert recipe.require_data().source.startswith("imagefolder:")
     assert (recipe.objective, recipe.importance.momentum) == ("exp", 0.9)
 
 
@@ -81,7 +81,7 @@ def test_the_papers_training_of_a_plain_network() -> None:
     assert (tuning.optimizer, tuning.epochs, tuning.batch_size, tuning.lr) == ("sgd", 90, 1024, 1.024)
     assert (tuning.momentum, tuning.nesterov, tuning.weight_decay) == (0.875, False, 3.05e-5)
     assert (tuning.warmup_epochs, tuning.schedule, tuning.label_smoothing) == (8, "cosine", 0.1)
-    assert recipe.data.augment == "imagenet"
+    assert recipe.require_data().augment == "imagenet"
 
 
 @pytest.mark.parametrize(("width", "lr", "augment"), [("100", 0.05, "imagenet"), ("140", 0.1, "randaugment")])
@@ -91,15 +91,21 @@ def test_the_papers_training_of_inverted_blocks(width: str, lr: float, augment: 
     assert recipe.model == f"timm:mobilenetv2_{width}"
     assert (tuning.optimizer, tuning.epochs, tuning.batch_size, tuning.lr) == ("sgd", 180, 256, lr)
     assert (tuning.momentum, tuning.nesterov, tuning.weight_decay, tuning.schedule) == (0.9, True, 1e-5, "cosine")
-    assert recipe.data.augment == augment
+    assert recipe.require_data().augment == augment
 
 
 def test_the_papers_training_of_a_denoising_network() -> None:
     recipe = shipped("ddpm_cifar10")
     assert list(recipe.budgets) == [f"{round(100 * point / 65.7)}%" for point in (48, 46, 38)]
     assert (recipe.rules, recipe.batch_size) == (lm.Rules.paper(), 128)
-    assert (recipe.data.task, recipe.data.held_out, recipe.data.augment) == ("diffusion", 500, "flip")
-    assert recipe.data.noise.schedule().fingerprint() == NoiseSchedule.from_betas(1000, 1e-4, 0.02).fingerprint()
+    assert (recipe.require_data().task, recipe.require_data().held_out, recipe.require_data().augment) == (
+        "diffusion",
+        500,
+        "flip",
+    )
+    assert (
+        recipe.require_data().noise.schedule().fingerprint() == NoiseSchedule.from_betas(1000, 1e-4, 0.02).fingerprint()
+    )
     short, tuning = recipe.importance, recipe.finetune
     assert (short.optimizer, short.lr, short.epochs, short.subset, short.batch_size) == ("adam", 2e-4, 50, 500, 256)
     assert (tuning.optimizer, tuning.lr, tuning.steps, tuning.batch_size) == ("adam", 4e-4, 100_000, 128)
@@ -139,7 +145,7 @@ def test_names_and_parts_stand_for_rules_and_statistics(tmp_path: Path) -> None:
         max_kernel=5, pin=("a",)
     )
     given = read_recipe(None, {"model": "a:b", "data": {"source": "npz:x", "normalise": {"mean": [0.5], "std": [2]}}})
-    assert given.data.normalise == Statistics((0.5,), (2.0,))
+    assert given.require_data().normalise == Statistics((0.5,), (2.0,))
 
 
 def test_changes_go_before_the_file_and_reach_parts(tmp_path: Path) -> None:
@@ -153,7 +159,7 @@ def test_changes_go_before_the_file_and_reach_parts(tmp_path: Path) -> None:
 
 
 def test_no_file_is_needed() -> None:
-    assert read_recipe(None, {"model": "timm:resnet34", "data.source": "embedded"}).data.source == "embedded"
+    assert read_recipe(None, {"model": "timm:resnet34", "data.source": "embedded"}).require_data().source == "embedded"
 
 
 @pytest.mark.parametrize(
@@ -199,6 +205,23 @@ def test_settings_make_their_executor(given: dict[str, Any], expected: Any) -> N
         (LEAST + "rules: {pin: layer1}\n", "rules.pin: Input should be a list, not 'layer1'"),
         ("model: a:b\ndata: [1]\n", "data: Input should be a valid dictionary"),
         ("model: a:b\ndata: {source: x, held_out: some}\n", "data.held_out: Input should be a valid number"),
+        (LEAST + "device: tpu\n", "device: there is no device 'tpu'; write cpu, cuda, cuda:1 or auto"),
+        (LEAST + "device: cuda:-1\n", "device: there is no device 'cuda:-1'"),
+        (LEAST + "runtime_device: gpu\n", "runtime_device: there is no device 'gpu'"),
+        (LEAST + "runtime: tflite\n", "runtime: unknown runtime 'tflite'; choose one of torch"),
+        (LEAST + "threads: 1000000\n", "threads: Input should be less than or equal to 1024, not '1000000'"),
+        (LEAST + "workers: 100000\n", "workers: Input should be less than or equal to 256, not '100000'"),
+        (LEAST + "batch_size: 100000000\n", "batch_size: Input should be less than or equal to 65536"),
+        (LEAST + "gpus_per_worker: .inf\n", "gpus_per_worker: Input should be a finite number"),
+        (LEAST + "input: ³x32x32\n", "input: input shape '³x32x32' is not of the form 3x224x224"),
+        (LEAST + "input: 3x999999x999999\n", "input: input shape 3x999999x999999 has 3e+12 values"),
+        ("model: a:b\ndata: {source: x, noise: {steps: 1000000000000}}\n", "data.noise.steps: Input should be less"),
+        (LEAST + f"threads: {'9' * 5000}\n", "is not valid YAML: Exceeds the limit"),
+        (LEAST + f"threads: 0x{'f' * 5000}\n", "has a number of more than 18 digits"),
+        (LEAST + f"budgets: ['{'9' * 5000}%']\n", "budgets.0: write a budget such as 60%, 1.8x or 12ms"),
+        (LEAST + "budgets: [[60%]]\n", "budgets.0: write a budget such as 60%, 1.8x or 12ms"),
+        (LEAST + f"label: {'a' * 5000}\n", "label: String should have at most 100 characters"),
+        (f"model: {'a' * 5000}\n", "model: String should have at most 1000 characters"),
         (LEAST + "threads: 0\n", "threads: Input should be greater than or equal to 1, not '0'"),
         (LEAST + "finetune: {epochs: 0}\n", "finetune.epochs: Input should be greater than 0, not '0'"),
         (LEAST + "finetune: {epochs: 1, momentum: 1}\n", "finetune.momentum: Input should be less than 1, not '1'"),
@@ -214,9 +237,7 @@ def test_settings_make_their_executor(given: dict[str, Any], expected: Any) -> N
         (LEAST + "objective: sum\n", "objective: Input should be 'exp' or 'delta'"),
         (LEAST + "label: a/b\n", "label: String should match pattern"),
         (LEAST + "executor: slurm\n", "executor: Input should be 'local' or 'ray'"),
-        ("data: cifar10:x\n", "model: is missing; give it in the recipe or as --model"),
-        ("model: a:b\n", "data: is missing; give it in the recipe or as --data"),
-        ("model: a:b\ndata: {augment: flip}\n", "data.source: is missing; give it in the recipe or as --data"),
+        ("model: a:b\ndata: {augment: flip}\n", "data.source: is missing"),
         (LEAST + "budgets: [60]\n", "budgets.0: cannot read the budget '60'; write a share"),
         (LEAST + "budgets: [50%, soon]\n", "budgets.1: cannot read the budget 'soon'"),
         (LEAST + 'budgets: ["6\\n0%"]\n', "budgets.0: cannot read the budget '6 0%'"),
@@ -233,12 +254,12 @@ def test_settings_make_their_executor(given: dict[str, Any], expected: Any) -> N
         (LEAST + "finetune: {epochs: 1, steps: 2}\n", "finetune: give either epochs or steps"),
         (LEAST + "importance: {epochs: 1, steps: 2}\n", "importance: give either epochs or steps"),
         (LEAST + "finetune: {epochs: 1, momentum: 0}\n", "finetune: nesterov needs momentum; set nesterov: false"),
-        ("model: [\n", "is no YAML: "),
-        ("model: !!python/object/apply:os.system [ls]\n", "is no YAML: "),
-        (LEAST + "label: 2024-13-45\n", "is no YAML: month must be in 1..12"),
-        ("", "is no mapping of keys to values; begin with model: "),
-        ("- model\n", "is no mapping of keys to values"),
-        ("resnet34\n", "is no mapping of keys to values"),
+        ("model: [\n", "is not valid YAML: "),
+        ("model: !!python/object/apply:os.system [ls]\n", "is not valid YAML: "),
+        (LEAST + "label: 2024-13-45\n", "is not valid YAML: month must be in 1..12"),
+        ("", "is not a mapping of keys to values; begin with model: "),
+        ("- model\n", "is not a mapping of keys to values"),
+        ("resnet34\n", "is not a mapping of keys to values"),
     ],
 )
 def test_a_mistake_is_one_line_with_the_file_and_the_key(tmp_path: Path, text: str, message: str) -> None:
@@ -248,13 +269,88 @@ def test_a_mistake_is_one_line_with_the_file_and_the_key(tmp_path: Path, text: s
     assert message in line
 
 
+def bomb(levels: int = 9, times: int = 9) -> str:
+    """A list of lists of lists ..., which stands for times ** levels values."""
+    lines = ["a0: &a0 [x, x]"]
+    for level in range(1, levels + 1):
+        lines.append(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * times)}]")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (LEAST + bomb(), "has more than 8 aliases (*name); write the values out"),
+        (bomb() + "finetune: *a9\n", "has more than 8 aliases"),
+        (LEAST + "rules: &r {pin: *r}\n", "rules.pin"),
+        (LEAST + "rules: &r [*r]\n", "rules: Input should be a dictionary or an instance of Rules, not a list"),
+        (LEAST + "pin: " + "[" * 100_000, "is longer than 65,536 characters"),
+        (LEAST + "pin: " + "[" * 20_000, "is nested more than 20 levels deep"),
+        (LEAST + "pin: " + "{a: " * 15_000, "is nested more than 20 levels deep"),
+        (LEAST + "".join(f"{' ' * level}a:\n" for level in range(40)), "is nested more than 20 levels deep"),
+        (LEAST + f"# {'x' * 100_000}\n", "is longer than 65,536 characters"),
+    ],
+    ids=lambda value: value[-30:] if len(value) < 60 else value[:8],
+)
+def test_a_recipe_that_stands_for_more_than_memory_holds(tmp_path: Path, text: str, message: str) -> None:
+    path = written(tmp_path, text)
+    line = refusal(path)
+    assert message in line
+    assert len(line) < 300 + len(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{" + bomb(3).replace("\n", ", ") + "}", "has more than 8 aliases"),
+        ("[" * 5000, "is nested more than 20 levels deep"),
+        ("[", "is not valid YAML: "),
+        ("2024-13-45", "is not valid YAML: month must be in 1..12"),
+        ("9" * 5000, "is not valid YAML: Exceeds the limit"),
+    ],
+)
+def test_values_of_settings_have_the_same_bounds(text: str, message: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        read_value(text, "--set finetune.lr")
+    assert str(caught.value).startswith("--set finetune.lr: '")
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 350
+    assert read_value("0.01", "--set finetune.lr") == 0.01
+
+
+def test_a_part_may_be_written_once_for_two(tmp_path: Path) -> None:
+    path = written(tmp_path, LEAST + "importance: &short {steps: 5, lr: 0.5}\nfinetune: *short\n")
+    recipe = read_recipe(path, {"finetune.lr": 0.25})
+    assert (recipe.finetune.lr, recipe.importance.lr) == (0.25, 0.5), "a change of one part reached the other"
+
+
+def test_a_change_of_how_long_replaces_the_files(tmp_path: Path) -> None:
+    in_epochs = written(tmp_path, LEAST + "finetune: {epochs: 3, lr: 0.5}\nimportance: {steps: 9}\n")
+    recipe = read_recipe(in_epochs, {"finetune.steps": 3, "importance.epochs": 1})
+    assert recipe.finetune == Recipe(steps=3, lr=0.5)
+    assert recipe.importance == Recipe(epochs=1, batch_size=64, lr=0.01)
+    assert "give either epochs or steps" in refusal(in_epochs, {"finetune.steps": 3, "finetune.epochs": 3})
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:9", "xpu", "mps"])
+def test_a_device_that_is_not_there_is_noticed_before_any_work(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recipe may name it: its run directory can be read anywhere."""
+    settings = Settings(device=device, runtime="torch")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(LayerMergeError, match=f"device '{device}'.*set device: cpu"):
+        settings.require_machine()
+    Settings(device="auto", runtime="torch").require_machine()
+    with pytest.raises(LayerMergeError, match="tensorrt"):
+        Settings(runtime="tensorrt").require_machine()
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert refusal(tmp_path / "absent.yaml") == (
         f"recipe '{tmp_path / 'absent.yaml'}' cannot be read: No such file or directory"
     )
     assert refusal(tmp_path) == f"recipe '{tmp_path}' cannot be read: Is a directory"
     (tmp_path / "latin.yaml").write_bytes("model: müll\n".encode("latin-1"))
-    assert refusal(tmp_path / "latin.yaml").startswith(f"recipe '{tmp_path / 'latin.yaml'}' cannot be read: 'utf-8'")
+    assert refusal(tmp_path / "latin.yaml") == f"recipe '{tmp_path / 'latin.yaml'}' is not a text file in UTF-8"
 
 
 @pytest.mark.parametrize(
@@ -262,7 +358,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     [
         ({"finetune.lrr": 1}, "finetune.lrr: there is no such key"),
         ({"finetune.lr.deep": 1}, "finetune.lr: Input should be a valid number"),
-        ({"model.name": "x"}, "model.name: model is 'timm:resnet34', which has no keys of its own"),
+        ({"model.name": "x"}, "model.name: model is not a mapping, so it has no key name"),
         ({"": 1}, ": there is no such key"),
         ({"budgets": "60%"}, "budgets: Input should be a list"),
     ],
@@ -271,11 +367,17 @@ def test_mistakes_in_changes(tmp_path: Path, changes: dict[str, Any], message: s
     assert message in refusal(written(tmp_path, LEAST + "finetune: {epochs: 1}\n"), changes)
 
 
-def test_without_a_file_it_is_the_run_that_lacks_something() -> None:
-    assert refusal(None, {"model": "timm:resnet34"}) == "the run: data: is missing; give it in the recipe or as --data"
+def test_a_run_that_names_no_model_or_data_says_so_where_they_are_needed() -> None:
+    nothing = read_recipe(None)
+    with pytest.raises(RecipeError, match="model: is missing; give it in the recipe or as --model"):
+        nothing.require_model()
+    with pytest.raises(RecipeError, match="data: is missing; give it in the recipe or as --data"):
+        nothing.require_data()
 
 
 def test_a_change_does_not_hide_a_part_that_is_wrong(tmp_path: Path) -> None:
     """A key below a part that is no mapping must not silently replace the part."""
     path = written(tmp_path, LEAST + "finetune: fast\n")
-    assert refusal(path, {"finetune.epochs": 3}) == "finetune.epochs: finetune is 'fast', which has no keys of its own"
+    assert (
+        refusal(path, {"finetune.epochs": 3}) == "finetune.epochs: finetune is not a mapping, so it has no key epochs"
+    )

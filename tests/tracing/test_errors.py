@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +33,7 @@ class Net(nn.Module):
 
 def error_of(model: nn.Module, inputs: Any) -> str:
     """The message, which is one line, from an error of ours."""
-    modes = [module.training for module in model.modules()]
+    modes = [module.training for module in model.modules()] if isinstance(model, nn.Module) else []
     with pytest.raises(lm.LayerMergeError) as caught:
         lm.trace(model, inputs)
     assert isinstance(caught.value, TraceError)
@@ -40,7 +41,7 @@ def error_of(model: nn.Module, inputs: Any) -> str:
     assert message
     assert "\n" not in message
     assert len(message) < 700
-    assert [module.training for module in model.modules()] == modes
+    assert not modes or [module.training for module in model.modules()] == modes
     return message
 
 
@@ -209,3 +210,58 @@ def test_an_error_inside_the_users_code() -> None:
     assert "first line" in message
     assert "second line" not in message
     assert re.search(PLACE, message)
+
+
+@pytest.mark.parametrize("code", [0, 3, "enough"])
+def test_a_model_that_ends_the_process(code: object) -> None:
+    """Else the command would end with an exit code of the model's choice."""
+
+    def leave(_net: nn.Module, _x: Tensor) -> Tensor:
+        raise SystemExit(code)
+
+    message = error_of(Net(leave), images())
+    assert f"it calls sys.exit({code})" in message
+    assert re.search(PLACE, message)
+
+
+def test_ctrl_c_is_no_error_of_the_model() -> None:
+    def interrupt(_net: nn.Module, _x: Tensor) -> Tensor:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lm.trace(Net(interrupt), images())
+
+
+@pytest.mark.parametrize(
+    ("compile", "where"),
+    [
+        (lambda: torch.jit.script(nn.Conv2d(3, 4, 3)), "the model"),
+        (lambda: torch.jit.trace(nn.Conv2d(3, 4, 3), images()), "the model"),  # type: ignore[no-untyped-call]
+        (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), torch.jit.script(nn.ReLU())), "its module '1'"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_torchscript(compile: Callable[[], nn.Module], where: str) -> None:
+    assert error_of(compile(), images()).startswith(f"{where} is compiled TorchScript, which cannot be traced")
+
+
+def test_what_is_no_module() -> None:
+    number: Any = 3
+    assert error_of(number, images()) == "the model is of type int; pass an nn.Module"
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_a_model_that_cannot_be_copied() -> None:
+    model = nn.Sequential(nn.utils.weight_norm(nn.Conv2d(3, 4, 3)), nn.Conv2d(4, 4, 3))
+    message = error_of(model, images())
+    assert message.startswith("the model cannot be copied: Only Tensors created explicitly")
+    assert "weight_norm" in message
+
+
+def test_nothing_is_printed_beside_the_error(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """torch.export logs a warning and prints its graph so far."""
+    error_of(Net(lambda _net, x: x if x.sum() > 0 else -x), images())
+    assert capfd.readouterr() == ("", "")
+    assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []

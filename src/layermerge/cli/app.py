@@ -5,12 +5,14 @@ Exit codes: 0 fine, 1 failed, 2 bad input. With --json, stdout carries one JSON 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +20,7 @@ import typer
 from rich.console import Console
 
 from layermerge import __version__
-from layermerge.cli.interrupts import how_to_go_on, ignore_further, orderly_interrupts
+from layermerge.cli.interrupts import CtrlC, how_to_go_on, ignore_further
 from layermerge.errors import LayerMergeError, machine_failed
 
 app = typer.Typer(
@@ -79,62 +81,79 @@ def _plain_warnings() -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True)
+class _Ending:
+    """How a command ended: its exit code, and what there is to say of it."""
+
+    code: int
+    line: str = ""
+
+
 def run() -> None:
-    """Runs a command; every error is one line on stderr."""
-    try:
-        with orderly_interrupts(), _plain_warnings():
-            code = app(standalone_mode=False)
-            sys.stdout.flush()  # here, where a full disk can still be reported
-        if code == _INTERRUPTED:
-            raise KeyboardInterrupt
-        sys.exit(code or 0)
-    except KeyboardInterrupt:
-        ignore_further()
-        print(how_to_go_on(), file=sys.stderr)
+    """Runs a command; every error is one line on stderr, and the exit code 0, 1 or 2."""
+    if sys.stdout is None:
+        print("failed: stdout is closed; send it to a file or to /dev/null", file=sys.stderr)
         sys.exit(1)
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that shows only ASCII, a file name that is not UTF-8
+    ctrl_c, interrupted = CtrlC(), _Ending(1, how_to_go_on())
+    ending = interrupted
+    with suppress(KeyboardInterrupt), ctrl_c.handled(), _plain_warnings():
+        ending = _ending_of_command()
+    if ctrl_c.seen or ending is interrupted:
+        ending = interrupted
+        ignore_further()
+    if ending.line:
+        print(ending.line, file=sys.stderr)
+    sys.exit(ending.code)
+
+
+def _ending_of_command() -> _Ending:
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()  # here, where a full disk can still be reported
+    except SystemExit as end:  # of shell completion; a model's own is an error where it was called
+        return _Ending(end.code if end.code in (0, 1, 2) else 1)
     except BrokenPipeError:
         _forget_stdout()  # whoever read it, such as head, has enough
-        sys.exit(1)
+        return _Ending(1)
     except _UsageError as error:
-        _explain_usage(error)
-        sys.exit(2)
+        return _Ending(2, _usage(error))
     except LayerMergeError as error:
         machine = machine_failed(error)
-        print(f"{'failed' if machine else 'error'}: {_one_line(error)}", file=sys.stderr)
-        sys.exit(1 if machine else 2)
+        return _Ending(1 if machine else 2, f"{'failed' if machine else 'error'}: {' '.join(str(error).split())}")
     except Exception as error:
         if os.environ.get("LAYERMERGE_DEBUG"):
             raise
         _forget_stdout()
-        if isinstance(error, OSError) and machine_failed(error):
-            where = f" for '{error.filename}'" if error.filename else ""
-            print(f"failed: {error.strerror}{where}; repair that, then run the same command again", file=sys.stderr)
-            sys.exit(1)
-        line = (str(error).splitlines() or [""])[0]
-        print(f"failed: {type(error).__name__}: {line} (LAYERMERGE_DEBUG=1 shows the traceback)", file=sys.stderr)
-        sys.exit(1)
+        return _Ending(1, f"failed: {_unforeseen(error)}")
+    if code == _KEYBOARD_INTERRUPT:
+        return _Ending(2, "error: the model's own code raised KeyboardInterrupt; let it raise another error")
+    return _Ending(code or 0)
 
 
-_INTERRUPTED = 130
-"""What typer makes of a KeyboardInterrupt; no command returns it."""
+_KEYBOARD_INTERRUPT = 130
+"""What typer makes of one; no command returns it."""
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Typer names it in no public place; it carries the context that the arguments were read in."""
 
 
-def _one_line(error: BaseException) -> str:
-    """Also where a user's own code or a library put several lines into the reason."""
-    return " ".join(str(error).split())
+def _unforeseen(error: Exception) -> str:
+    if isinstance(error, OSError) and machine_failed(error):
+        where = f" for '{error.filename}'" if error.filename else ""
+        return f"{error.strerror}{where}; repair that, then run the same command again"
+    line = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {line} (LAYERMERGE_DEBUG=1 shows the traceback)"
 
 
-def _explain_usage(error: Any) -> None:
+def _usage(error: Any) -> str:
     """One line for wrong arguments; all of the help for none."""
-    context = error.ctx
     if not sys.argv[1:]:
-        error.show()
-        return
-    hint = f"; see {context.command_path} --help" if context is not None else ""
-    message = " ".join(error.format_message().split()).removesuffix(".")
-    print(f"error: {message}{hint}", file=sys.stderr)
+        return str(error.ctx.get_help())
+    hint = f"; see {error.ctx.command_path} --help" if error.ctx is not None else ""
+    return f"error: {' '.join(error.format_message().split()).removesuffix('.')}{hint}"
 
 
 def _forget_stdout() -> None:

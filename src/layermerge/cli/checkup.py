@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from layermerge.errors import LayerMergeError
+from layermerge.errors import LayerMergeError, first_line
 from layermerge.runtimes.base import RuntimeSettings
 from layermerge.runtimes.registry import RUNTIMES, make_runtime
 from layermerge.runtimes.torch_eager import TorchEager
@@ -94,8 +94,8 @@ def _trial(name: str) -> Trial:
 
 
 def _reason(error: Exception) -> str:
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return line if isinstance(error, LayerMergeError) else f"{type(error).__name__}: {line}"[:200]
+    line = first_line(error)
+    return line if isinstance(error, LayerMergeError) else f"{type(error).__name__}: {line}"
 
 
 def _outcome(name: str, process: Any, pipe: Connection, deadline: float) -> Trial:
@@ -105,7 +105,7 @@ def _outcome(name: str, process: Any, pipe: Connection, deadline: float) -> Tria
         outcome: Trial = pipe.recv()
     except EOFError:
         process.join()
-        return Trial(name, works=False, reason=f"its process died (exit code {process.exitcode}); install it anew")
+        return Trial(name, works=False, reason=f"its process died (exit code {process.exitcode}); install it again")
     return outcome
 
 

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import platform
-import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module, metadata
 from typing import Any
 
 import typer
+from packaging.requirements import Requirement
 from rich.table import Table
 from rich.text import Text
 
 from layermerge import __version__
 from layermerge.cli.app import JsonOption, app, console, print_json
-
-EXTRAS = {
-    "models": {"timm": "1.0.20", "torchvision": "0.28", "diffusers": "0.36", "huggingface_hub": "1.0", "pillow": "10"},
-    "export": {"onnx": "1.18", "onnxscript": "0.5", "onnxruntime": "1.22", "openvino": "2025.4", "packaging": "0"},
-    "baselines": {"torch-pruning": "1.6.1"},
-    "plots": {"matplotlib": "3.8"},
-    "ray": {"ray": "2.50"},
-    "tensorboard": {"tensorboard": "2.18"},
-    "quality": {"torchmetrics": "1.6", "pillow": "10"},
-}
-"""Optional packages and the versions they need, as in pyproject.toml; what pip noted at installation may be older."""
+from layermerge.errors import first_line
 
 _Line = tuple[str, str, str]
 """A mark, what it is about, and what is said of it."""
@@ -63,25 +53,39 @@ def _torch() -> dict[str, str | None]:
     try:
         torch = import_module("torch")
     except Exception as error:  # a broken installation raises OSError, RuntimeError and others
-        return {"version": None, "problem": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"}
+        return {"version": None, "problem": f"{type(error).__name__}: {first_line(error)}"}
     return {"version": str(torch.__version__), "problem": None}
 
 
 def _packages() -> dict[str, dict[str, dict[str, Any]]]:
-    """By extra and name: which version is there, and whether it is new enough."""
+    """By extra and name: which version of an optional package is there, and whether it is new enough.
 
-    def look(name: str, needed: str) -> dict[str, Any]:
-        try:
-            found = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            return {"installed": None, "needed": needed, "fine": False}
-        return {"installed": found, "needed": needed, "fine": _numbers(found) >= _numbers(needed)}
+    What is needed is what pip noted when layermerge was installed. After an update of an editable installation that may be
+    older than pyproject.toml, until it is installed again, as updates of dependencies need anyway.
+    """
+    distribution = metadata.distribution("layermerge")
+    extras = distribution.metadata.get_all("Provides-Extra") or []
+    wanted = [Requirement(line) for line in distribution.requires or []]
+    return {
+        extra: {
+            package.name: _look(package)
+            for package in wanted
+            if package.marker
+            and package.marker.evaluate({"extra": extra})
+            and not package.marker.evaluate({"extra": ""})
+        }
+        for extra in extras
+        if extra != "dev"
+    }
 
-    return {extra: {name: look(name, needed) for name, needed in names.items()} for extra, names in EXTRAS.items()}
 
-
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3]]
+def _look(package: Requirement) -> dict[str, Any]:
+    try:
+        found = metadata.version(package.name)
+    except metadata.PackageNotFoundError:
+        found = None
+    fine = found is not None and package.specifier.contains(found, prereleases=True)
+    return {"installed": found, "needed": str(package.specifier), "fine": fine}
 
 
 def _tried() -> dict[str, Any]:
@@ -112,7 +116,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[_Line]:
     if torch["problem"] is None:
         yield "ok", "torch", torch["version"]
     else:
-        yield "!", "torch", f"cannot be used: {torch['problem']}; install it anew, see https://pytorch.org"
+        yield "!", "torch", f"cannot be used: {torch['problem']}; install it again, see https://pytorch.org"
     yield "", "packages", "optional"
     for extra, packages in facts["packages"].items():
         yield _package_line(extra, packages)
@@ -128,7 +132,7 @@ def _package_line(extra: str, packages: dict[str, dict[str, Any]]) -> _Line:
         elif found["fine"]:
             texts.append(f"{name} {found['installed']}")
         else:
-            texts.append(f"{name} {found['installed']} is older than {found['needed']}")
+            texts.append(f"{name} {found['installed']} does not fit {found['needed']}")
     fine = all(found["fine"] for found in packages.values())
     advice = "" if fine else f"; try: pip install 'layermerge[{extra}]'"
     return "ok" if fine else "-", extra, f"{', '.join(texts)}{advice}"

@@ -17,6 +17,10 @@ from types import FrameType
 from typing import NoReturn
 
 _SHOW_CURSOR = "\x1b[?25h"
+_FRAGILE = ("torch.export", "torch._export", "torch.onnx", "onnxscript")
+"""Libraries that swallow an exception out of the blue, or abort the process where it has to pass through C++."""
+_LOOK_AGAIN = 0.02
+"""Seconds until it is tried once more to end in order."""
 
 
 def how_to_go_on() -> str:
@@ -24,31 +28,70 @@ def how_to_go_on() -> str:
     return f"interrupted; what was done is kept. To go on: {shlex.join(['layermerge', *sys.argv[1:]])}"
 
 
-@contextmanager
-def orderly_interrupts() -> Iterator[None]:
-    """Within it, Ctrl-C is a KeyboardInterrupt in this process alone, and a second one ends the process, saying how to go on.
+class CtrlC:
+    """Makes Ctrl-C a KeyboardInterrupt in this process alone; a second one ends the process, saying how to go on."""
 
-    Outside the main thread, where signals cannot be handled, nothing changes.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    owner, seen = os.getpid(), False
+    def __init__(self) -> None:
+        self.seen = False
+        """Whether there was one. What came of the KeyboardInterrupt does not matter: libraries swallow or wrap it."""
+        self._owner = os.getpid()
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        nonlocal seen
-        if os.getpid() != owner:
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Outside the main thread, where signals cannot be handled, nothing changes."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before, alarm = signal.signal(signal.SIGINT, self._handle), _on_alarm(self._deliver)
+        report = sys.unraisablehook
+        sys.unraisablehook = lambda problem: self._deliver_again() if self._lost(problem) else report(problem)
+        try:
+            yield
+        finally:
+            sys.unraisablehook = report
+            _on_alarm(alarm)
+            signal.signal(signal.SIGINT, before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._owner:
             return  # a process that was forked here: it ends when its parent does, and has nothing to say
-        if seen:
+        if self.seen:
             end_at_once(say=True)
-        seen = True
-        raise KeyboardInterrupt
+        self.seen = True
+        self._deliver(number, frame)
 
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    def _deliver(self, _number: int, frame: FrameType | None) -> None:
+        if _CAN_WAIT and _in_fragile_code(frame):
+            self._deliver_again()
+        else:
+            raise KeyboardInterrupt
+
+    def _deliver_again(self) -> None:
+        if _CAN_WAIT:
+            signal.setitimer(signal.ITIMER_REAL, _LOOK_AGAIN)
+
+    def _lost(self, problem: sys.UnraisableHookArgs) -> bool:
+        """Whether the KeyboardInterrupt came up in a destructor or a callback, which nothing can leave."""
+        return self.seen and issubclass(problem.exc_type, KeyboardInterrupt)
+
+
+_CAN_WAIT = hasattr(signal, "setitimer")
+
+
+def _on_alarm(handler: object) -> object:
+    """Sets what an alarm does, with none pending; gives what it did before."""
+    if not _CAN_WAIT:
+        return None
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return signal.signal(signal.SIGALRM, handler)  # type: ignore[arg-type]
+
+
+def _in_fragile_code(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith(_FRAGILE):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def ignore_further() -> None:

@@ -6,21 +6,25 @@ key, a wrong type or a value out of range is one line that names the key.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+import torch
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 from torch import Tensor
 
 from layermerge.data.preparation import STATISTICS, Augment, Interpolation, Preparation, Statistics
 from layermerge.data.readers import load_images
 from layermerge.data.sets import MOST_WORKERS, Loading
-from layermerge.errors import LayerMergeError, RecipeError
-from layermerge.files import Record, first_problem
+from layermerge.errors import LayerMergeError, RecipeError, first_line
+from layermerge.files import STRICT, Record, first_problem
+from layermerge.models import parse_shape
 from layermerge.planning.rules import Rules
+from layermerge.runs.yaml_text import LONGEST, read_yaml
 from layermerge.runtimes.base import Runtime, RuntimeSettings
-from layermerge.runtimes.registry import make_runtime
+from layermerge.runtimes.registry import RUNTIMES, make_runtime
 from layermerge.solving.budget import budget_ms
 from layermerge.solving.solve import Objective
 from layermerge.tables.executors import Executor, LocalProcesses, in_this_process
@@ -29,6 +33,7 @@ from layermerge.tasks.base import Task
 from layermerge.tasks.classification import Classification
 from layermerge.tasks.diffusion import Diffusion
 from layermerge.tasks.noise import Betas, NoiseSchedule, Prediction
+from layermerge.tuning.distributed import usable_device
 from layermerge.tuning.recipe import Recipe
 
 
@@ -38,16 +43,36 @@ def _named_rules(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if value not in named:
-        raise ValueError(f"unknown rules '{value}'; write ours, paper, or single rules such as max_kernel: 7")
+        raise ValueError(f"unknown rules '{value[:40]}'; write ours, paper, or single rules such as max_kernel: 7")
     return named[value]
 
 
-def _readable_budget(value: str) -> str:
+def _budget(value: Any) -> str:
+    if not isinstance(value, (str, int, float)) or len(str(value)) > 40:
+        raise ValueError("write a budget such as 60%, 1.8x or 12ms")
+    return _refused_as_value(lambda text: budget_ms(text, 1.0), str(value))
+
+
+def _refused_as_value(read: Callable[[str], object], text: str) -> str:
+    """The text, once it can be read; pydantic gives a ValueError its place in the recipe."""
     try:
-        budget_ms(value, 1.0)
+        read(text)
     except LayerMergeError as error:
         raise ValueError(str(error)) from None
-    return value
+    return text
+
+
+def _device(name: str) -> str:
+    """How a device is written; whether it is there is another question, asked on the machine that trains."""
+    if not re.fullmatch(r"auto|cpu|(cuda|mps|xpu)(:[0-9]{1,3})?", name):
+        raise ValueError(f"there is no device '{name[:40]}'; write cpu, cuda, cuda:1 or auto")
+    return name
+
+
+def _runtime(name: str) -> str:
+    if name not in RUNTIMES:
+        raise ValueError(f"unknown runtime '{name[:40]}'; choose one of {', '.join(RUNTIMES)}")
+    return name
 
 
 IMPORTANCE = Recipe(steps=100, batch_size=64, lr=0.01)
@@ -68,46 +93,59 @@ def _changes(default: Recipe) -> BeforeValidator:
     return BeforeValidator(filled)
 
 
-Budget = Annotated[str, BeforeValidator(lambda value: _readable_budget(str(value)))]
+Budget = Annotated[str, BeforeValidator(_budget)]
+Device = Annotated[str, AfterValidator(_device)]
 
 
 class Settings(Record):
     """How a network is compressed; each stage has its part."""
 
+    model_config = STRICT
+
     method: str = "layermerge"
     """layermerge, depth, layeronly, sequential, channels, channels+layermerge and so on, or student."""
     rules: Annotated[Rules, BeforeValidator(_named_rules)] = Rules()
     """What may be removed and merged; in a recipe also `ours`, `paper`, or single rules."""
-    runtime: str = "onnxruntime"
+    runtime: Annotated[str, AfterValidator(_runtime)] = "onnxruntime"
     """What will serve: torch, torch-compile, onnxruntime, openvino or tensorrt."""
-    threads: int = Field(default=1, ge=1)
+    threads: int = Field(default=1, ge=1, le=1024)
     """Threads that the runtime may use."""
-    runtime_device: str = "cpu"
+    runtime_device: Device = "cpu"
     """Where latency is measured: cpu or cuda."""
     runtime_dtype: str = "float32"
     """Weights as they are served; only torch takes others than float32."""
-    batch_size: int = Field(default=1, ge=1)
+    batch_size: int = Field(default=1, ge=1, le=65_536)
     """The batch whose latency is measured."""
     importance: Annotated[Recipe, _changes(IMPORTANCE)] = IMPORTANCE
     """How the copy behind each entry of the importance table is trained."""
     finetune: Annotated[Recipe, _changes(FINETUNE)] = FINETUNE
     """How the chosen network is trained."""
-    device: str = "cpu"
+    device: Device = "cpu"
     """Where networks are trained: cpu, cuda or auto. Latency is measured where the runtime runs."""
     objective: Objective = "exp"
     """What is summed over candidates: exp of the difference in score, as in the paper, or the difference itself (delta)."""
-    label: str = Field(default="plain", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    label: str = Field(default="plain", max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Names this way of fine-tuning: runs that differ in nothing else share tables and choices."""
     first_budget: Budget | None = None
     """What methods of two stages keep in the first; by default both take the same share of what they find."""
     executor: Literal["local", "ray"] = "local"
     """Who measures importance: processes of this machine, or a Ray cluster."""
-    workers: int = Field(default=1, ge=1)
+    workers: int = Field(default=1, ge=1, le=256)
     """Processes that measure importance, with the local executor."""
     address: str = "local"
     """The Ray cluster to use."""
-    gpus_per_worker: float = Field(default=0.0, ge=0)
+    gpus_per_worker: float = Field(default=0.0, ge=0, le=64)
     """With Ray: what each entry takes of a GPU; may be a fraction."""
+
+    def require_machine(self) -> None:
+        """Raises where this machine lacks the runtime or the device, before hours are spent on what comes first."""
+        self.make_runtime()
+        try:
+            torch.empty(0, device=usable_device(self.device))
+        except (RuntimeError, AssertionError) as error:
+            raise RecipeError(
+                f"device '{self.device}' cannot be used here: {first_line(error)}; set device: cpu"
+            ) from error
 
     def make_runtime(self) -> Runtime:
         how = RuntimeSettings(threads=self.threads, device=self.runtime_device, dtype=self.runtime_dtype)
@@ -122,9 +160,11 @@ class Settings(Record):
 class NoiseRecipe(Record):
     """The noise of a diffusion model: a diffusers scheduler, or the betas of one."""
 
+    model_config = STRICT
+
     scheduler: Path | None = None
     """A directory with scheduler_config.json; the other keys then go without saying."""
-    steps: int = Field(default=1000, ge=2)
+    steps: int = Field(default=1000, ge=2, le=1_000_000)
     first_beta: float = Field(default=1e-4, gt=0, lt=1)
     last_beta: float = Field(default=0.02, gt=0, lt=1)
     betas: Betas = "linear"
@@ -139,6 +179,8 @@ class NoiseRecipe(Record):
 class DataRecipe(Record):
     """What the network is for, on which images, how they are prepared, and which of them are held out from training."""
 
+    model_config = STRICT
+
     task: Literal["classification", "diffusion"] = "classification"
     source: str
     """imagefolder:PATH, cifar10:PATH, fashion-mnist:PATH, npz:PATH or embedded."""
@@ -148,21 +190,21 @@ class DataRecipe(Record):
     normalise: str | Statistics | None = None
     """imagenet, cifar10, fashion-mnist, none, or mean and std; by default what the model says of itself, or else none."""
     augment: Augment = "none"
-    pad: int = Field(default=4, ge=0)
-    size: int | None = Field(default=None, ge=1)
+    pad: int = Field(default=4, ge=0, le=1024)
+    size: int | None = Field(default=None, ge=1, le=8192)
     interpolation: Interpolation | None = None
     crop_pct: float | None = Field(default=None, gt=0, le=1)
     held_out: float | int = 0.1
     held_out_from: int | None = None
     seed: int = Field(default=0, ge=0)
     workers: int = Field(default=0, ge=0, le=MOST_WORKERS)
-    eval_batch_size: int = Field(default=250, ge=1)
+    eval_batch_size: int = Field(default=250, ge=1, le=65_536)
 
     @field_validator("normalise")
     @classmethod
     def _known_statistics(cls, value: str | Statistics | None) -> str | Statistics | None:
         if isinstance(value, str) and value not in STATISTICS:
-            raise ValueError(f"unknown statistics '{value}'; write {', '.join(STATISTICS)}, or mean and std")
+            raise ValueError(f"unknown statistics '{value[:40]}'; write {', '.join(STATISTICS)}, or mean and std")
         return value
 
     def open(self, model: Any) -> Task:
@@ -198,9 +240,9 @@ def _labels_alone(labels: Tensor) -> tuple[Tensor]:
 class RunRecipe(Settings):
     """A whole run: the network, the data, the budgets, and how. A run that Python started names neither of the first two."""
 
-    model: str | None = None
+    model: str | None = Field(default=None, max_length=1000)
     weights: Path | None = None
-    input: str | None = None
+    input: Annotated[str, AfterValidator(lambda text: _refused_as_value(parse_shape, text))] | None = None
     data: DataRecipe | None = None
     budgets: tuple[Budget, ...] = Field(default=("60%",), min_length=1)
 
@@ -229,20 +271,18 @@ class RunRecipe(Settings):
         return self.data
 
 
+_HOW_LONG = {"epochs": "steps", "steps": "epochs"}
+
+
 def read_recipe(path: Path | None, changes: dict[str, Any] | None = None) -> RunRecipe:
     """Reads a recipe file, if any, with changes that go before it; keys of parts are written `finetune.lr`."""
-    document: Any = {}
-    if path is not None:
-        try:
-            document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise RecipeError(f"recipe '{path}' cannot be read: {getattr(error, 'strerror', None) or error}") from error
-        except (yaml.YAMLError, ValueError) as error:  # a date or number that does not exist is a ValueError
-            raise RecipeError(f"recipe '{path}' is no YAML: {' '.join(str(error).split())[:160]}") from error
-        if not isinstance(document, dict):
-            raise RecipeError(f"recipe '{path}' is no mapping of keys to values; begin with model: timm:NAME")
+    document = {} if path is None else _read_mapping(path)
     for key, value in (changes or {}).items():
         _place(document, key, value)
+        part, _, last = key.rpartition(".")
+        other = f"{part}.{_HOW_LONG.get(last)}"
+        if last in _HOW_LONG and isinstance(document.get(part), dict) and other not in (changes or {}):
+            document[part].pop(_HOW_LONG[last], None)  # either says how long, and the change goes before the file
     where = f"recipe '{path}'" if path is not None else "the run"
     try:
         return RunRecipe.model_validate(document)
@@ -252,22 +292,39 @@ def read_recipe(path: Path | None, changes: dict[str, Any] | None = None) -> Run
         raise RecipeError(f"{where}: {error}") from None
 
 
+def _read_mapping(path: Path) -> dict[str, Any]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LONGEST + 1)
+    except UnicodeDecodeError:
+        raise RecipeError(f"recipe '{path}' is not a text file in UTF-8") from None
+    except OSError as error:
+        raise RecipeError(f"recipe '{path}' cannot be read: {error.strerror or error}") from error
+    try:
+        document = read_yaml(text)
+    except ValueError as error:
+        raise RecipeError(f"recipe '{path}' {error}") from error
+    if not isinstance(document, dict):
+        raise RecipeError(f"recipe '{path}' is not a mapping of keys to values; begin with model: timm:NAME")
+    return document
+
+
 def read_value(text: str, where: str) -> Any:
     """A value as YAML writes it; `where` is what messages call it."""
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):  # a date or number that does not exist is a ValueError
-        raise RecipeError(f"{where}: '{text}' is not a YAML value") from None
+        return read_yaml(text)
+    except ValueError as error:
+        raise RecipeError(f"{where[:60]}: '{text[:60]}' {error}") from None
 
 
 def _place(document: dict[str, Any], key: str, value: Any) -> None:
     *parts, last = key.split(".")
     for part in parts:
         inner = document.get(part)
-        if inner is None or (part == "data" and isinstance(inner, str)):
-            inner = {} if inner is None else {"source": inner}
-            document[part] = inner
-        if not isinstance(inner, dict):
-            raise RecipeError(f"{key}: {part} is {str(inner)[:60]!r}, which has no keys of its own")
-        document = inner
+        if part == "data" and isinstance(inner, str):
+            inner = {"source": inner}
+        if not isinstance(inner, (dict, type(None))):
+            raise RecipeError(f"{key}: {part} is not a mapping, so it has no key {last}")
+        inner = dict(inner or {})  # a copy: with an alias, another part may be the same object
+        document[part], document = inner, inner
     document[last] = value

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import copy
 import inspect
+import io
+import logging
 import operator
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,9 +147,10 @@ def located(model: nn.Module, doing: str, advice: str) -> Iterator[None]:
         yield
     except TraceError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        reason = f"it calls sys.exit({error.code})" if isinstance(error, SystemExit) else first_line(error)
         where = next((f"'{name}'" for name in reversed(open_modules) if name), type(model).__name__)
-        raise TraceError(f"{doing}: {first_line(error)}; in {where}, at {_user_frame(error)}; {advice}") from error
+        raise TraceError(f"{doing}: {reason}; in {where}, at {_user_frame(error)}; {advice}") from error
     finally:
         for handle in handles:
             handle.remove()
@@ -295,11 +298,38 @@ class Capture:
     train_only: Mapping[str, TrainOnly]
 
 
+def _require_python_module(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise TraceError(f"the model is of type {type(model).__name__}; pass an nn.Module")
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            where = f"its module '{name}'" if name else "the model"
+            raise TraceError(
+                f"{where} is compiled TorchScript, which cannot be traced; pass the nn.Module it was made of"
+            )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """torch.export logs and prints half-made graphs when it fails; what it raises says enough."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
+
+
 def capture(model: nn.Module, inputs: Inputs) -> Capture:
     """Captures the model in eval mode with `torch.export`, the batch size left free."""
+    _require_python_module(model)
     inputs.bound_to(model)
     with untouched(model):
-        copied = twin(model).eval()
+        with located(
+            model, "the model cannot be copied", "remove hooks and weight_norm() that keep tensors of their own"
+        ):
+            copied = twin(model).eval()
         with located(model, "the model does not run on the example inputs", "check their number and shapes"):
             model.eval()
             model(*inputs.cloned().args, **inputs.cloned().kwargs)
@@ -309,7 +339,7 @@ def capture(model: nn.Module, inputs: Inputs) -> Capture:
             setattr(copied.get_submodule(parent), child, _Marker())
         free = inputs.resized(max(2, inputs.batch)).cloned()
         advice = "control flow that depends on tensor values, or a fixed batch size, cannot be traced: move it out of forward()"
-        with uninterrupted(), located(copied, "torch.export cannot trace the model", advice):
+        with uninterrupted(), located(copied, "torch.export cannot trace the model", advice), _quiet():
             program = torch.export.export(
                 copied, free.args, dict(free.kwargs), dynamic_shapes=free.dynamic_shapes(copied), strict=False
             )
