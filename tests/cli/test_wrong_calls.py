@@ -357,7 +357,7 @@ WRONG = [
     # quality
     Wrong("no extractor", ("quality", "pictures", "pictures"), "Missing option '--extractor'"),
     Wrong("missing extractor", ("quality", "pictures", "pictures", "--extractor", "absent.pt"), "cannot be read"),
-    Wrong("truncated extractor", ("quality", "pictures", "pictures", "--extractor", "seen.pt"), "is truncated or not a TorchScript",
+    Wrong("truncated extractor", ("quality", "pictures", "pictures", "--extractor", "seen.pt"), "is truncated or not a",
           halve("seen.pt")),
     Wrong("too few images", ("quality", "pictures", "pictures", "--extractor", "seen.pt"), "KID draws subsets of 1000"),
     Wrong("too few for FID", ("quality", "pictures", "pictures", "--extractor", "seen.pt", "--metric", "fid"),

@@ -17,10 +17,8 @@ from types import FrameType
 from typing import NoReturn
 
 _SHOW_CURSOR = "\x1b[?25h"
-_FRAGILE = ("torch.export", "torch._export", "torch.onnx", "onnxscript")
-"""Libraries that swallow an exception out of the blue, or abort the process where it has to pass through C++."""
 _LOOK_AGAIN = 0.02
-"""Seconds until it is tried once more to end in order."""
+"""Seconds until it is tried once more to end in order, where the first try was lost in a destructor or a callback."""
 
 
 def how_to_go_on() -> str:
@@ -42,7 +40,7 @@ class CtrlC:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before, alarm = signal.signal(signal.SIGINT, self._handle), _on_alarm(self._deliver)
+        before, alarm = signal.signal(signal.SIGINT, self._handle), _on_alarm(_interrupt)
         report = sys.unraisablehook
         sys.unraisablehook = lambda problem: self._deliver_again() if self._lost(problem) else report(problem)
         try:
@@ -58,13 +56,7 @@ class CtrlC:
         if self.seen:
             end_at_once(say=True)
         self.seen = True
-        self._deliver(number, frame)
-
-    def _deliver(self, _number: int, frame: FrameType | None) -> None:
-        if _CAN_WAIT and _in_fragile_code(frame):
-            self._deliver_again()
-        else:
-            raise KeyboardInterrupt
+        _interrupt(number, frame)
 
     def _deliver_again(self) -> None:
         if _CAN_WAIT:
@@ -86,12 +78,8 @@ def _on_alarm(handler: object) -> object:
     return signal.signal(signal.SIGALRM, handler)  # type: ignore[arg-type]
 
 
-def _in_fragile_code(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if str(frame.f_globals.get("__name__")).startswith(_FRAGILE):
-            return True
-        frame = frame.f_back
-    return False
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def ignore_further() -> None:
