@@ -21,9 +21,14 @@ def modes(*networks: nn.Module) -> list[bool]:
 
 def test_eval_mode_inside_and_every_mode_of_before_afterwards() -> None:
     network = mixed()
-    with pytest.raises(ZeroDivisionError), evaluating(network):
-        assert modes(network) == [False, False, False]
-        raise ZeroDivisionError
+
+    def fail_in_eval_mode() -> None:
+        with evaluating(network):
+            assert modes(network) == [False, False, False]
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_in_eval_mode()
     assert modes(network) == [True, True, False]
 
 
