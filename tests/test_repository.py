@@ -152,7 +152,7 @@ def test_no_architecture_is_known_by_name(path: Path) -> None:
         "conv",
         "tracing.trace",
         "planning.plan",
-        "surgery.fold",
+        "surgery.kernels",
         "surgery.rewrite",
         "surgery.merge",
         "sampling.ddim",

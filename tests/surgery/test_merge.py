@@ -15,7 +15,7 @@ import layermerge as lm
 import zoo
 from agreement import call, differences, feature_differences, features, tensors, to_double, worst
 from layermerge.errors import SurgeryError
-from layermerge.surgery import fold, fuse, regions
+from layermerge.surgery import kernels, regions
 from solutions import random_solution
 from zoo_registry import conv, image
 
@@ -279,13 +279,13 @@ def test_a_wrong_kernel_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     traced = zoo.traced("plain")
     rewritten = lm.rewrite(traced, [lm.plan(traced)["0-2:5x5g1"]])
     lm.merge(rewritten)
-    then = fuse.Kernel.then
+    then = kernels.Kernel.then
 
-    def askew(self: fuse.Kernel, after: fuse.Kernel) -> fuse.Kernel:
+    def askew(self: kernels.Kernel, after: kernels.Kernel) -> kernels.Kernel:
         right = then(self, after)
-        return fuse.Kernel(right.weight + 1e-3, right.bias, right.spec, right.shifts)
+        return kernels.Kernel(right.weight + 1e-3, right.bias, right.spec, right.shifts)
 
-    monkeypatch.setattr(fuse.Kernel, "then", askew)
+    monkeypatch.setattr(kernels.Kernel, "then", askew)
     with pytest.raises(SurgeryError, match=r"^merged and unmerged differ by .* in float64 at .*0-2:5x5g1") as caught:
         lm.merge(rewritten)
     assert str(caught.value).endswith("nothing was merged")
@@ -301,7 +301,7 @@ def test_a_norm_folded_with_another_eps_is_noticed(monkeypatch: pytest.MonkeyPat
     lm.merge(rewritten)
 
     def fixed_eps(mean: Tensor, variance: Tensor, _eps: float, *affine: Tensor) -> tuple[Tensor, Tensor]:
-        return fold.norm_as_affine(mean, variance, 1e-5, *affine)
+        return kernels.norm_as_affine(mean, variance, 1e-5, *affine)
 
     monkeypatch.setattr(regions, "norm_as_affine", fixed_eps)
     with pytest.raises(SurgeryError, match=r"^merged and unmerged differ by") as caught:

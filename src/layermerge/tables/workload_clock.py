@@ -21,7 +21,7 @@ from layermerge.tracing.structure import MapShape
 
 WHOLE = "whole network"
 WHOLE_CLOCK = ClockSettings(least_rounds=20, least_seconds=1.0, most_rounds=2000, seconds=4.0, spread=0.005)
-# Works are short and so are their windows, that the machine's speed seldom changes within one.
+# Workloads are short and so are their windows, that the machine's speed seldom changes within one.
 WORKLOAD_CLOCK = ClockSettings(least_rounds=12, least_seconds=0.1, most_rounds=2000, seconds=0.1)
 PACE_CLOCK = ClockSettings(warm_up=0, least_rounds=2, least_seconds=0.05, most_rounds=2000, seconds=0.05)
 
