@@ -46,9 +46,9 @@ def read(structure: Structure, candidate: Candidate) -> Reading:
     remains = Remains.without(structure, candidate.removed)
     steps, spec = _steps(remains, candidate.start, candidate.end)
     emptied = {name for add, body in remains.emptied_blocks().items() for name in (add, *body)}
-    if candidate.untouched:
-        removed, moved, lost = (), None, None
-    else:
+    removed: tuple[str, ...] = ()
+    moved = lost = None
+    if not candidate.untouched:
         norms = [step.node for step in steps if isinstance(step, OpStep) and step.role is Role.STAT_NORM]
         removed = (*remains.stripped(steps), *norms[:-1])
         moved = norms[-1] if norms and candidate.kept else None
