@@ -6,6 +6,7 @@ In: a structure and a candidate, from a plan or from a file. Out: a `Reading`, o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from layermerge.conv import ConvSpec
@@ -33,7 +34,7 @@ class Reading:
     """The nodes that go one by one; an emptied body goes as a whole."""
     moved: str | None
     """The statistical norm that moves behind the range."""
-    lost: OpStep | None
+    lost: Operation | None
     """The last activation that the range loses, where it could stand behind the range."""
     end: str | None
     """The node that gives the range's output, the moved norm aside; None where no conv is left."""
@@ -52,7 +53,7 @@ def read(structure: Structure, candidate: Candidate) -> Reading:
         norms = [step.node for step in steps if isinstance(step, OpStep) and step.role is Role.STAT_NORM]
         removed = (*remains.stripped(steps), *norms[:-1])
         moved = norms[-1] if norms and candidate.kept else None
-        lost = _lost(remains, steps, spec.out_channels) if candidate.kept else None
+        lost = _lost(structure, removed, spec.out_channels) if candidate.kept else None
     gone = frozenset((*removed, *emptied, *((moved,) if moved else ())))
     end = [name for name in structure.nodes_of(steps) if name not in gone][-1] if candidate.kept else None
     follow = () if end is None else _follow(Flow(structure, gone), end, moved, lost)
@@ -95,22 +96,17 @@ def _foldable_tail(path: DataPath) -> DataPath:
     return path[:last]
 
 
-def _lost(remains: Remains, steps: DataPath, channels: int) -> OpStep | None:
-    activations = [step for step in remains.operators(steps) if step.role is Role.ACTIVATION and step.module]
-    if not activations:
-        return None
-    last = activations[-1]
-    fits = not last.per_channel or (last.shape is not None and last.shape[0] == channels)
-    return last if fits else None
+def _lost(structure: Structure, removed: Iterable[str], channels: int) -> Operation | None:
+    operations = [structure.operations[name] for name in removed]
+    activations = [one for one in operations if one.role is Role.ACTIVATION and one.module]
+    return activations[-1] if activations and activations[-1].channels in (None, channels) else None
 
 
-def _follow(flow: Flow, end: str, moved: str | None, lost: OpStep | None) -> tuple[Operation, ...]:
-    operations = flow.structure.operations
+def _follow(flow: Flow, end: str, moved: str | None, lost: Operation | None) -> tuple[Operation, ...]:
     place = flow.needs_activation(end, ()) if lost else None
-    added = [operations[lost.node]] if lost and place else []
-    found = [operations[moved]] if moved else []
+    added = [lost] if lost and place else []
+    found = [flow.structure.operations[moved]] if moved else []
     found += added if place == end else []
     for operation in flow.behind(end):
-        found.append(operation)
-        found += added if place == operation.name else []
+        found += [operation, *(added if place == operation.name else [])]
     return tuple(found)

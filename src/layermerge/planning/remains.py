@@ -46,17 +46,6 @@ class Remains:
                 found[block.add] = tuple(self.structure.nodes_of(block.body))
         return found
 
-    # -- operators
-
-    def operators(self, path: DataPath) -> Iterator[OpStep]:
-        """All operators on the path that do not go with an emptied body."""
-        for step in path:
-            if isinstance(step, OpStep):
-                yield step
-            elif isinstance(step, BlockStep):
-                for branch in self.branches(self.structure.blocks[step.block]):
-                    yield from self.operators(branch)
-
     def stripped(self, path: DataPath) -> Iterator[str]:
         """The nodes that one conv in place of the path cannot have: activations, padding, removed convs and their norms."""
         dropping = False

@@ -71,7 +71,7 @@ class _Finder:
             tuple(block for block in self.blocks if block is not None),
             tuple(path for _, path in chains),
             tuple(self._opening(chain[0]) for chain, _ in chains),
-            {node.name: _operation(node) for node in self.nodes},
+            {node.name: self._operation(node) for node in self.nodes},
         )
 
     # -- steps along the data path
@@ -171,6 +171,15 @@ class _Finder:
         readers = [user for user in source.users if user not in self._step_nodes(first)]
         return f"the feature map after {_label(source)} is also read by {_label(readers[0])}"
 
+    def _operation(self, node: fx.Node) -> Operation:
+        role, module = node.meta["role"], _module_name(node)
+        source = main_input(node).name if any(isinstance(arg, fx.Node) for arg in node.args) else None
+        convolves = role is Role.CONV or node.meta.get("operator") == "conv2d"
+        weights = self.lifted.get_submodule(module).parameters() if module and role is Role.ACTIVATION else ()
+        channels = max((weight.numel() for weight in weights if weight.numel() > 1), default=None)
+        readers = tuple(user.name for user in node.users)
+        return Operation(node.name, role, module, source, readers, convolves, channels)
+
     # -- layers, blocks and paths, numbered
 
     def _conv(self, node: fx.Node) -> nn.Conv2d:
@@ -189,12 +198,8 @@ class _Finder:
             return self._block(self.residuals[node])
         pad = _sides(node) if node.meta["role"] is Role.PAD else (0, 0, 0, 0)
         sized = node.meta.get("operator") == "layer_norm"
-        weights = self.lifted.get_submodule(str(node.target)).parameters() if node.op == "call_module" else ()
-        per_channel = node.meta["role"] is Role.ACTIVATION and any(weight.numel() > 1 for weight in weights)
-        shape = _map_shape(node.meta["shape"])
-        return OpStep(
-            node.name, node.meta["role"], _label(node), shape, _module_name(node), pad, sized, per_channel=per_channel
-        )
+        shape, module = _map_shape(node.meta["shape"]), _module_name(node)
+        return OpStep(node.name, node.meta["role"], _label(node), shape, module, pad, sized)
 
     def _block(self, residual: _Residual) -> BlockStep:
         index = len(self.blocks)
@@ -250,13 +255,6 @@ class _Finder:
             unmergeable="it pads with other values than zero" if padded_otherwise else None,
             after_resize=source.meta.get("operator") in RESIZE,
         )
-
-
-def _operation(node: fx.Node) -> Operation:
-    source = main_input(node).name if any(isinstance(arg, fx.Node) for arg in node.args) else None
-    convolves = node.meta["role"] is Role.CONV or node.meta.get("operator") == "conv2d"
-    readers = tuple(user.name for user in node.users)
-    return Operation(node.name, node.meta["role"], _module_name(node), source, readers, convolves)
 
 
 def _module_name(node: fx.Node) -> str | None:

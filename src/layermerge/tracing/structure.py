@@ -63,8 +63,6 @@ class OpStep:
     pad: Sides = (0, 0, 0, 0)
     sized: bool = False
     """Whether its weights fix height and width too, not only the channels (LayerNorm over a map)."""
-    per_channel: bool = False
-    """Whether it is an activation with a weight for each channel (PReLU)."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +105,8 @@ class Operation:
     readers: tuple[str, ...]
     convolves: bool
     """Whether it is a convolution, one that no range can hold included."""
+    channels: int | None = None
+    """Of an activation with a weight for each channel (PReLU): how many they are."""
 
 
 @dataclass(frozen=True)
