@@ -60,8 +60,8 @@ def build(name: str, size: int | tuple[int, int] = 64) -> tuple[nn.Module, MakeI
     `size` is the height and width of images where the network takes any, one number or two.
     """
     torch.manual_seed(5)
-    if name == "diffusers:ddpm":
-        return randomise(ddpm().eval(), 3, _noisy(3, 32)(2)), _noisy(3, 32)
+    if name in ("diffusers:ddpm", "diffusers:narrow_ddpm"):
+        return randomise(ddpm(32 if "narrow" in name else 128).eval(), 3, _noisy(3, 32)(2)), _noisy(3, 32)
     if name == "diffusers:conditional":
         return conditional_unet(), _noisy(4, 16, text=(5, 32))
     if isinstance(size, int):
@@ -105,14 +105,14 @@ def import_diffusers() -> Any:
     return diffusers
 
 
-def ddpm() -> nn.Module:
-    """The CIFAR-10 configuration of the denoising network that the paper compresses."""
+def ddpm(width: int = 128) -> nn.Module:
+    """The CIFAR-10 configuration of the denoising network that the paper compresses; `width` is 128 there."""
     model: nn.Module = import_diffusers().UNet2DModel(
         sample_size=32,
         in_channels=3,
         out_channels=3,
         layers_per_block=2,
-        block_out_channels=(128, 256, 256, 256),
+        block_out_channels=(width, 2 * width, 2 * width, 2 * width),
         down_block_types=("DownBlock2D", "AttnDownBlock2D", "DownBlock2D", "DownBlock2D"),
         up_block_types=("UpBlock2D", "UpBlock2D", "AttnUpBlock2D", "UpBlock2D"),
         downsample_padding=0,

@@ -8,9 +8,10 @@ import layermerge as lm
 import real_networks
 from layermerge.planning.plan import Candidate, Plan
 
-DEEP = ["torchvision:resnet34", "timm:resnet34"]
-INVERTED = ["torchvision:mobilenet_v2", "timm:mobilenetv2_100", "timm:mobilenetv2_140"]
-DENOISING = "diffusers:ddpm"
+DEEP = ["torchvision:resnet34"]
+INVERTED = ["torchvision:mobilenet_v2", "timm:mobilenetv2_100"]
+# The width of the denoising network decides none of these figures; tests/diffusion holds its own to 98 entries too.
+DENOISING = "diffusers:narrow_ddpm"
 ALL = [*DEEP, *INVERTED, DENOISING]
 
 
@@ -31,6 +32,15 @@ def test_entries_and_ranges_of_the_paper(names: list[str], entries: int, count: 
     for name in names:
         menu = paper(name)
         assert (len(menu.entries), len(ranges(menu.entries))) == (entries, count), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "entries", "count"),
+    [("timm:resnet34", 150, 62), ("timm:mobilenetv2_140", 391, 171), ("diffusers:ddpm", 98, 73)],
+)
+def test_entries_and_ranges_of_the_paper_in_other_builds(name: str, entries: int, count: int) -> None:
+    test_entries_and_ranges_of_the_paper([name], entries, count)
 
 
 @pytest.mark.parametrize(("names", "count"), [(DEEP, 62), (INVERTED, 171)])
@@ -62,10 +72,8 @@ def test_merged_kernels_of_the_paper(names: list[str], sides: set[int]) -> None:
     ("name", "outside"),
     [
         ("torchvision:resnet34", {"conv1", *(f"layer{stage}.0.downsample.0" for stage in (2, 3, 4))}),
-        ("timm:resnet34", {"conv1", *(f"layer{stage}.0.downsample.0" for stage in (2, 3, 4))}),
         ("torchvision:mobilenet_v2", {"features.0.0", "features.18.0"}),
         ("timm:mobilenetv2_100", {"conv_stem", "conv_head"}),
-        ("timm:mobilenetv2_140", {"conv_stem", "conv_head"}),
     ],
 )
 def test_layers_outside_the_papers_table_stay_in_the_plan_as_fixed(name: str, outside: set[str]) -> None:

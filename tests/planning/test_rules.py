@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -83,10 +85,29 @@ def test_everything_pinned_is_an_error(rules: lm.Rules) -> None:
         plan("basic", rules)
 
 
-@pytest.mark.parametrize("bound", [0, -3])
-def test_a_bound_that_holds_no_kernel_is_an_error(bound: int) -> None:
-    with pytest.raises(PlanError, match=f"max_kernel is {bound}; it must be at least 1"):
-        lm.Rules(max_kernel=bound)
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("max_kernel", 0, "it must be a whole number of at least 1, or None"),
+        ("max_kernel", -3, "it must be a whole number of at least 1, or None"),
+        ("max_kernel", 2.5, "it must be a whole number of at least 1, or None"),
+        ("max_kernel", "9", "it must be a whole number of at least 1, or None"),
+        ("max_kernel", True, "it must be a whole number of at least 1, or None"),
+        ("identities", "some", "choose 'all' or 'after_resize'"),
+        ("identities", ["all"], "choose 'all' or 'after_resize'"),
+        ("stop_after_stride", "no", "it must be True or False"),
+        ("fix_ends", 1, "it must be True or False"),
+        ("fix_shortcuts", None, "it must be True or False"),
+        ("rule_out_slow", 0.0, "it must be True or False"),
+        ("pin", 3, "it must be a layer's name, a glob"),
+        ("pin", None, "it must be a layer's name, a glob"),
+        ("exclude", ("a.c1", 3), "it must be a layer's name, a glob"),
+    ],
+)
+def test_a_value_that_a_rule_cannot_have_is_an_error(field: str, value: Any, wanted: str) -> None:
+    with pytest.raises(PlanError, match=rf"^{field} is {re.escape(repr(value))}; {wanted}") as caught:
+        lm.Rules(**{field: value})
+    assert "\n" not in str(caught.value)
 
 
 def test_an_unknown_method_is_an_error() -> None:

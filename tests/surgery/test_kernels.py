@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from layermerge.conv import ConvSpec, Pair, Sides
-from layermerge.surgery.fold import norm_as_affine
-from layermerge.surgery.kernels import Kernel
+from layermerge.surgery.kernels import Kernel, norm_as_affine
 from oracles import pad, relative_difference
 
 EXACT = 1e-11

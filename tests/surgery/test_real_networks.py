@@ -130,7 +130,7 @@ def check(name: str, size: tuple[int, int], solutions: int, in_float64: int) -> 
 
 @pytest.mark.parametrize("name", FAST)
 def test_a_few_random_solutions(name: str) -> None:
-    row = check(name, FAST[name], solutions=3, in_float64=1)
+    row = check(name, FAST[name], solutions=2, in_float64=1)
     assert row.convs_after[1] < row.convs_before
 
 
@@ -143,12 +143,12 @@ def test_twenty_random_solutions(name: str, table: list[Row]) -> None:
 
 
 @pytest.mark.parametrize("name", ["timm:mobilenetv2_100"])
-def test_ten_training_steps_reach_every_parameter(name: str) -> None:
+def test_training_steps_reach_every_parameter(name: str) -> None:
     traced, inputs = build(name, (33, 45))
     net = lm.rewrite(traced, random_solution(lm.plan(traced), random.Random(5))).train()
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
     before = {path: parameter.detach().clone() for path, parameter in net.named_parameters()}
-    for _ in range(10):
+    for _ in range(3):
         optimizer.zero_grad()
         (net(inputs) ** 2).mean().backward()
         optimizer.step()

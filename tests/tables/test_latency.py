@@ -21,7 +21,7 @@ from layermerge.runtimes.clock import Clocks, ClockSettings
 from layermerge.tables.latency import LatencyJob, LatencyTable
 from layermerge.tables.table import Table
 from layermerge.tables.workload_clock import WHOLE
-from layermerge.tables.workloads import Sandwich, Workload, workloads_of
+from layermerge.tables.workloads import ADD, Sandwich, Workload, workloads_of
 from layermerge.tracing.capture import Inputs
 
 QUICK = ClockSettings(warm_up=1, least_rounds=2, most_rounds=2, seconds=0)
@@ -43,7 +43,7 @@ def milliseconds(module: nn.Module) -> float:
 def own_ms(workload: Workload) -> float:
     """The oracle: the same prices, read off the workload."""
     prices = {"add": 0.0, "GroupNorm4": 5.0}
-    return (workload.spec.weights + sum(prices.get(token, 3.0) for token in workload.follow)) / 1000
+    return (workload.spec.weights + sum(prices.get(str(one), 3.0) for one in workload.follow)) / 1000
 
 
 class FakeRuntime(Runtime):
@@ -129,7 +129,7 @@ def test_the_cost_of_a_call_is_taken_off_where_there_are_two_inputs(tmp_path: Pa
     table = measure("basic_strided", tmp_path, FakeRuntime(call_ms=0.01))
     workload = table.workloads["1-3:3x3g1"]
     assert workload is not None
-    assert "add" in workload.follow
+    assert ADD in workload.follow
     assert table.table[workload.key].value == pytest.approx(own_ms(workload), abs=1e-9)
 
 

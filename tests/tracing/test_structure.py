@@ -10,8 +10,9 @@ from torch import nn
 
 import layermerge as lm
 import zoo
+from layermerge.tracing.finder import conv_spec
 from layermerge.tracing.operators import Role
-from layermerge.tracing.structure import BlockStep, DataPath, OpStep, Structure, conv_spec
+from layermerge.tracing.structure import BlockStep, DataPath, OpStep, Structure
 from oracles import pad
 
 

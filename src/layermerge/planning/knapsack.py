@@ -42,39 +42,48 @@ State = tuple[ConvSpec, bool]
 Options = dict[State, Choice]
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """Why nothing legal is left."""
+
+    reason: str
+
+
 class Knapsack:
     """Extends a range item by item, keeping the best choice for each geometry."""
 
     def __init__(self, structure: Structure, rules: Rules) -> None:
         self.structure = structure
         self.rules = rules
-        self.refusal = ""
-        self._block_options: dict[int, Options] = {}
+        self._block_options: dict[int, Options | Refusal] = {}
 
     def start(self, channels: int) -> Options:
         return {(ConvSpec.identity(channels), False): NOTHING}
 
-    def extend(self, options: Options, before: tuple[OpStep, ...], item: ConvStep | BlockStep) -> Options:
-        """What the range reaches with one item more; empty where nothing legal is left (then see `refusal`)."""
-        extended: Options = {}
+    def extend(self, options: Options, before: tuple[OpStep, ...], item: ConvStep | BlockStep) -> Options | Refusal:
+        """What the range reaches with one item more, or the rule that leaves nothing."""
         choices = self._conv_options(item.layer) if isinstance(item, ConvStep) else self.block_options(item.block)
+        if isinstance(choices, Refusal):
+            return choices
+        extended: Options = {}
+        refusal = ""
         for (spec, any_kept), choice in options.items():
             for op in before:
                 if op.role is Role.PAD:
                     assert op.shape is not None
                     spec = _compose(spec, ConvSpec.identity(op.shape[0]).padded(op.pad))
             for (added, adds), addition in choices.items():
+                merged = _compose(spec, added)
                 if not adds:
-                    self._offer(extended, (_compose(spec, added), any_kept), choice)
+                    self._offer(extended, (merged, any_kept), choice)
                     continue
                 reason = _in_series(spec, added) if any_kept else None
-                merged = _compose(spec, added)
                 reason = reason or (self.rules.too_large(merged) if any_kept or addition.count > 1 else None)
                 if reason:
-                    self.refusal = reason
+                    refusal = reason
                 else:
                     self._offer(extended, (merged, True), choice.plus(addition))
-        return extended
+        return extended or Refusal(refusal)
 
     @staticmethod
     def _offer(options: Options, state: State, choice: Choice) -> None:
@@ -89,28 +98,36 @@ class Knapsack:
             options[ConvSpec.identity(layer.spec.in_channels), False] = NOTHING
         return options
 
-    def block_options(self, index: int) -> Options:
+    def block_options(self, index: int) -> Options | Refusal:
         """A whole block as one item: its body beside its shortcut, or the shortcut alone where the body is emptied."""
         if index not in self._block_options:
             block = self.structure.blocks[index]
-            first = self.structure.layers[block.start]
-            bypasses = self._path_options(block.bypass, first.spec.in_channels)
-            options: Options = {}
-            for (body, body_kept), inside in self._path_options(block.body, first.spec.in_channels).items():
-                for (bypass, bypass_kept), beside in bypasses.items():
-                    kept = body_kept or bypass_kept
-                    if not body_kept:
-                        self._offer(options, (bypass, kept), beside)
-                    elif reason := side_by_side(body, bypass):
-                        self.refusal = reason
-                    else:
-                        self._offer(options, (parallel(body, bypass), kept), inside.plus(beside))
-            self._block_options[index] = options
+            channels = self.structure.layers[block.start].spec.in_channels
+            body, bypass = self._path_options(block.body, channels), self._path_options(block.bypass, channels)
+            if isinstance(body, Refusal) or isinstance(bypass, Refusal):
+                self._block_options[index] = body if isinstance(body, Refusal) else bypass
+            else:
+                self._block_options[index] = self._side_by_side(body, bypass)
         return self._block_options[index]
 
-    def _path_options(self, path: DataPath, channels: int) -> Options:
+    def _side_by_side(self, bodies: Options, bypasses: Options) -> Options | Refusal:
+        options: Options = {}
+        refusal = ""
+        for (body, body_kept), inside in bodies.items():
+            for (bypass, bypass_kept), beside in bypasses.items():
+                if not body_kept:
+                    self._offer(options, (bypass, bypass_kept), beside)
+                elif reason := side_by_side(body, bypass):
+                    refusal = reason
+                else:
+                    self._offer(options, (parallel(body, bypass), True), inside.plus(beside))
+        return options or Refusal(refusal)
+
+    def _path_options(self, path: DataPath, channels: int) -> Options | Refusal:
         walk = PathWalk.of(path)
-        options = self.start(channels)
+        options: Options | Refusal = self.start(channels)
         for before, item in zip(walk.before, walk.items, strict=True):
+            if isinstance(options, Refusal):
+                break
             options = self.extend(options, before, item)
         return options

@@ -5,48 +5,40 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from pydantic import TypeAdapter
 from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from layermerge.planning.plan import Plan
+from layermerge.conv import ConvSpec
+from layermerge.planning.plan import Candidate, Plan
 from layermerge.tracing.structure import Block
+
+_AS_JSON = TypeAdapter(Candidate)
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan as plain data; kernel and stride are [height, width], null for an identity."""
-    return {
-        "method": plan.method,
-        "layers": [
-            {
-                "name": layer.name,
-                "kernel": list(layer.spec.kernel),
-                "stride": list(layer.spec.stride),
-                "groups": layer.spec.groups,
-                "irreducible": layer.irreducible,
-            }
-            for layer in plan.layers
-        ],
-        "candidates": [
-            {
-                "key": candidate.key,
-                "start": candidate.start,
-                "end": candidate.end,
-                "layers": list(candidate.layers),
-                "kept": list(candidate.kept),
-                "kernel": list(candidate.spec.kernel) if candidate.spec else None,
-                "stride": list(candidate.spec.stride) if candidate.spec else None,
-                "groups": candidate.spec.groups if candidate.spec else None,
-                "fixed": candidate.fixed,
-            }
-            for candidate in plan.candidates
-        ],
-        "rejections": [
-            {"start": rejection.start, "end": rejection.end, "reason": rejection.reason}
-            for rejection in plan.rejections
-        ],
-    }
+    layers = [{"name": layer.name, **_geometry(layer.spec), "irreducible": layer.irreducible} for layer in plan.layers]
+    candidates = [
+        {
+            "key": candidate.key,
+            **_AS_JSON.dump_python(candidate, mode="json", exclude={"spec"}),
+            **_geometry(candidate.spec),
+        }
+        for candidate in plan.candidates
+    ]
+    rejections = [{"start": one.start, "end": one.end, "reason": one.reason} for one in plan.rejections]
+    # Fixed candidates are listed, but no table counts them.
+    counts = {"candidates": len(plan.entries), "fixed": len(plan.candidates) - len(plan.entries)}
+    facts = {"layers": layers, "candidates": candidates, "rejections": rejections}
+    return {"method": plan.method, "counts": counts, **facts}
+
+
+def _geometry(spec: ConvSpec | None) -> dict[str, Any]:
+    shape = (None, None, None) if spec is None else (list(spec.kernel), list(spec.stride), spec.groups)
+    return dict(zip(("kernel", "stride", "groups"), shape, strict=True))
 
 
 def plan_table(plan: Plan, blocks: tuple[Block, ...], title: str) -> Group:
@@ -111,10 +103,10 @@ def summary(plan: Plan, blocks: int) -> Text:
     kinds = Counter(_kind(rejection.reason) for rejection in plan.rejections)
     common = "; ".join(f"{count} x {kind}" for kind, count in kinds.most_common(3))
     fixed = len(plan.candidates) - len(plan.entries)
+    beside = f"; {fixed} more are fixed: always taken, outside the tables" if fixed else ""
     return Text(
         f"{len(plan.layers)} layers, {blocks} residual blocks. {len(plan.entries)} candidates over {len(ranges)} ranges "
-        f"({emptied} remove all they cover{f'; {fixed} fixed ones not counted' if fixed else ''}). "
-        f"{len(plan.rejections)} ranges rejected{f': {common}' if common else ''}."
+        f"({emptied} remove all they cover{beside}). {len(plan.rejections)} ranges rejected{f': {common}' if common else ''}."
     )
 
 

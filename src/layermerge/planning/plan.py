@@ -12,19 +12,10 @@ from dataclasses import dataclass, field
 
 from layermerge.conv import ConvSpec
 from layermerge.errors import PlanError
-from layermerge.planning.knapsack import Choice, Knapsack, Options
-from layermerge.planning.ranges import (
-    PathWalk,
-    Span,
-    drops_an_activation,
-    span,
-    walks,
-    why_no_range,
-    why_not_fused,
-    why_not_together,
-)
+from layermerge.planning.knapsack import Choice, Knapsack, Options, Refusal
+from layermerge.planning.ranges import PathWalk, Span, span, why_illegal, why_no_range
 from layermerge.planning.rules import Rules
-from layermerge.tracing.structure import BlockStep, Layer, Step, Structure
+from layermerge.tracing.structure import Layer, Step, Structure
 from layermerge.tracing.trace import Trace
 
 
@@ -54,6 +45,11 @@ class Candidate:
     def untouched(self) -> bool:
         """Whether this leaves its one layer as it is."""
         return self.end - self.start == 1 and self.kept == self.layers
+
+    @property
+    def removed(self) -> frozenset[int]:
+        """The indices of the layers that go."""
+        return frozenset(index for index, name in enumerate(self.layers, self.start) if name not in self.kept)
 
 
 @dataclass(frozen=True)
@@ -174,7 +170,8 @@ class _Menu:
 
     def options(self) -> dict[Span, Options]:
         found: dict[Span, Options] = {}
-        for walk in walks(self.structure):
+        # Outer paths come first: where a range can be read both ways, the outer reading fuses more.
+        for walk in map(PathWalk.of, self.structure.paths):
             for first in range(len(walk.items)):
                 self._from(walk, first, found)
         for reached in found:
@@ -184,41 +181,35 @@ class _Menu:
     def _from(self, walk: PathWalk, first: int, found: dict[Span, Options]) -> None:
         """All ranges that start with item `first` of a path."""
         start = span(self.structure, walk.items[first])[0]
-        options = self.knapsack.start(self.layers[start].spec.in_channels)
+        options: Options | Refusal = self.knapsack.start(self.layers[start].spec.in_channels)
         steps: list[Step] = []
-        reason: str | None = None
         for position in range(first, len(walk.items)):
             item = walk.items[position]
             end = span(self.structure, item)[1]
             inner = walk.before[position] if position > first else ()
             steps += [*inner, item]
-            # A reason that holds for this range holds for every longer one too.
-            reason = reason or self._forbidden(walk, first, position, start, end)
-            if reason is None:
-                options = self.knapsack.extend(options, inner, item)
-                reason = None if options else self.knapsack.refusal
-            misfit = None if reason else why_not_together(self.structure, tuple(steps), start, end)
-            lone_block = isinstance(item, BlockStep) and end - start == 1
-            if lone_block and drops_an_activation(self.structure, (item,)):
-                continue  # one conv in a block of its own: left to the body's path, where it stays untouched
-            if reason or misfit:
-                self.reasons.setdefault((start, end), reason or misfit or "")
+            reason = why_illegal(self.structure, tuple(steps))
+            if not isinstance(options, Refusal):  # a refusal holds for every longer range too
+                refusal = self._ruled_out(walk, first, position, start, end)
+                options = refusal or self.knapsack.extend(options, inner, item)
+            if isinstance(options, Refusal):
+                self.reasons.setdefault((start, end), reason or options.reason)
+            elif reason:
+                self.reasons.setdefault((start, end), reason)
             else:
                 found.setdefault((start, end), options)
 
-    def _forbidden(self, walk: PathWalk, first: int, position: int, start: int, end: int) -> str | None:
-        item = walk.items[position]
-        if reason := why_not_fused(self.structure, item, first=position == first):
-            return reason
+    def _ruled_out(self, walk: PathWalk, first: int, position: int, start: int, end: int) -> Refusal | None:
+        """What the user's rules say against a range of more than one layer."""
         if end - start == 1:
             return None
         for index in range(start, end):
             if index in self.pinned:
                 how = "outside the table" if index in self.fixed else "pinned"
-                return f"'{self.layers[index].name}' is {how}"
+                return Refusal(f"'{self.layers[index].name}' is {how}")
         return self._stopped_by_stride(walk, first, position) if self.rules.stop_after_stride else None
 
-    def _stopped_by_stride(self, walk: PathWalk, first: int, position: int) -> str | None:
+    def _stopped_by_stride(self, walk: PathWalk, first: int, position: int) -> Refusal | None:
         """The authors never cross the point after a strided conv, or after the 1x1 that directly follows it."""
         way = [index for item in walk.items[: position + 1] for index in self.structure.layers_of((item,))]
         start = way.index(span(self.structure, walk.items[first])[0])
@@ -226,7 +217,7 @@ class _Menu:
             pointwise_next = self.layers[way[place + 1]].spec.kernel == (1, 1)
             last = place + 1 if pointwise_next else place
             if self.layers[index].spec.strided and start <= last < len(way) - 1:
-                return f"the paper's boundary after the strided conv '{self.layers[index].name}'"
+                return Refusal(f"the paper's boundary after the strided conv '{self.layers[index].name}'")
         return None
 
     def candidates(self, start: int, end: int, options: Options) -> list[Candidate]:

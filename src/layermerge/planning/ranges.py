@@ -1,15 +1,15 @@
 """Ranges: which consecutive layers can be treated as one, as far as the network's topology decides.
 
-In: the structure of a traced network. Out: for each range of layers the path steps it covers, or why it is none.
+In: the structure of a traced network. Out: for each range of layers the path steps it covers, or why it cannot be one.
+`why_illegal` decides for the plan, which offers ranges, and for `reading`, which takes them from a file or a user.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from layermerge.tracing.operators import Role
-from layermerge.tracing.structure import Block, BlockStep, ConvStep, DataPath, OpStep, Step, Structure
+from layermerge.tracing.structure import Block, BlockStep, ConvStep, DataPath, MapShape, OpStep, Step, Structure
 
 Span = tuple[int, int]
 """Layers start..end-1."""
@@ -57,11 +57,8 @@ def lead(structure: Structure, block: Block) -> OpStep | None:
     return None
 
 
-def why_not_fused(structure: Structure, item: ConvStep | BlockStep, first: bool) -> str | None:
+def _why_not_fused(structure: Structure, block: Block, first: bool) -> str | None:
     """Why a range cannot hold this whole block as one of its items; `first`: nothing of the range comes before it."""
-    if isinstance(item, ConvStep):
-        return None
-    block = structure.blocks[item.block]
     if block.unfusable:
         return f"block '{block.name}' cannot be fused: {block.unfusable}"
     if first and (op := lead(structure, block)):
@@ -69,23 +66,32 @@ def why_not_fused(structure: Structure, item: ConvStep | BlockStep, first: bool)
     return None
 
 
-def drops_an_activation(structure: Structure, path: DataPath) -> bool:
+def why_illegal(structure: Structure, steps: DataPath) -> str | None:
+    """What keeps these steps of one path from becoming one conv, whichever of their convs are kept."""
+    blocks = [(place, structure.blocks[step.block]) for place, step in enumerate(steps) if isinstance(step, BlockStep)]
+    for place, block in blocks:
+        if reason := _why_not_fused(structure, block, first=place == 0):
+            return reason
+    start, end = span(structure, steps[0])[0], span(structure, steps[-1])[1]
+    if end - start == 1:
+        alone = blocks and _drops_an_activation(structure, blocks[0][1].body)
+        return f"block '{blocks[0][1].name}' holds one conv, which is left to itself" if alone else None
+    for layer in structure.layers[start:end]:
+        if layer.unmergeable:
+            return f"'{layer.name}' does not merge: {layer.unmergeable}"
+    return _why_no_norm_moves(steps, structure.layers[end - 1].output_shape)
+
+
+def _drops_an_activation(structure: Structure, path: DataPath) -> bool:
     return any(
         step.role is Role.ACTIVATION
         if isinstance(step, OpStep)
-        else isinstance(step, BlockStep) and drops_an_activation(structure, structure.blocks[step.block].body)
+        else isinstance(step, BlockStep) and _drops_an_activation(structure, structure.blocks[step.block].body)
         for step in path
     )
 
 
-def why_not_together(structure: Structure, steps: DataPath, start: int, end: int) -> str | None:
-    """What keeps layers that do follow each other from being one range: other padding, or a norm that cannot move behind."""
-    if end - start == 1:
-        return None
-    for layer in structure.layers[start:end]:
-        if layer.unmergeable:
-            return f"'{layer.name}' does not merge: {layer.unmergeable}"
-    output = structure.layers[end - 1].output_shape
+def _why_no_norm_moves(steps: DataPath, output: MapShape) -> str | None:
     for step in steps:
         if isinstance(step, OpStep) and step.role is Role.STAT_NORM:
             assert step.shape is not None
@@ -95,7 +101,7 @@ def why_not_together(structure: Structure, steps: DataPath, start: int, end: int
 
 
 def why_no_range(structure: Structure, start: int, end: int) -> str:
-    """Why layers start..end-1 are no range: what the topology puts between them."""
+    """Why layers start..end-1 cannot be a range: what the topology puts between them."""
     first = 0
     for path, opening in zip(structure.chains, structure.openings, strict=True):
         stop = first + sum(1 for _ in structure.layers_of(path))
@@ -113,14 +119,7 @@ def why_no_range(structure: Structure, start: int, end: int) -> str:
             if start < block.start or end > block.end:
                 return f"it holds only a part of block '{block.name}' and reaches beyond it"
     for block in structure.blocks:
-        if start <= block.start and block.end <= end:
-            reason = why_not_fused(structure, BlockStep(structure.blocks.index(block)), first=start == block.start)
-            if reason:
-                return reason
+        inside = start <= block.start and block.end <= end
+        if inside and (reason := _why_not_fused(structure, block, first=start == block.start)):
+            return reason
     raise AssertionError(f"layers {start}..{end - 1} are a range")
-
-
-def walks(structure: Structure) -> Iterator[PathWalk]:
-    """One walk a path, outer paths first: where a range can be read both ways, the outer reading fuses more."""
-    for path in structure.paths:
-        yield PathWalk.of(path)

@@ -36,11 +36,22 @@ class Rules:
     """Spare the importance of merges that latency already shows not to pay."""
 
     def __post_init__(self) -> None:
-        if self.max_kernel is not None and self.max_kernel < 1:
-            raise PlanError(f"max_kernel is {self.max_kernel}; it must be at least 1, or None for no bound")
+        size = self.max_kernel
+        if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+            raise PlanError(f"max_kernel is {size!r}; it must be a whole number of at least 1, or None for no bound")
+        if self.identities not in ("all", "after_resize"):
+            raise PlanError(f"identities is {self.identities!r}; choose 'all' or 'after_resize'")
+        for field in ("stop_after_stride", "fix_ends", "fix_shortcuts", "rule_out_slow"):
+            if not isinstance(getattr(self, field), bool):
+                raise PlanError(f"{field} is {getattr(self, field)!r}; it must be True or False")
         for field in ("pin", "exclude"):
-            patterns = getattr(self, field)
-            object.__setattr__(self, field, (patterns,) if isinstance(patterns, str) else tuple(patterns))
+            given = getattr(self, field)
+            patterns = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
+            if not all(isinstance(pattern, str) for pattern in patterns):
+                raise PlanError(
+                    f"{field} is {given!r}; it must be a layer's name, a glob such as 'layer4.*', or several"
+                )
+            object.__setattr__(self, field, patterns)
 
     @staticmethod
     def paper(*, pin: Iterable[str] = (), exclude: Iterable[str] = ()) -> Rules:

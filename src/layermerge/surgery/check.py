@@ -21,6 +21,7 @@ from layermerge.surgery.kernels import Kernel
 from layermerge.surgery.regions import Site, find_site
 from layermerge.surgery.rewrite import RewrittenModule
 from layermerge.tracing.lift import LiftedModule
+from layermerge.tracing.modes import evaluating
 from layermerge.tracing.verify import relative_difference
 
 EXACT = 1e-10
@@ -41,7 +42,7 @@ class Exactness:
         """Runs the unmerged network, asks for each region's kernel as its end is reached, and compares the two."""
         ends = {site.end: number for number, site in enumerate(self.sites)}
         last_readings = self._last_readings(ends)
-        with _in_eval_mode(self.module):
+        with evaluating(self.module):
             self.own = _run(self.module, ends, wide=False)
 
             def compare(number: int, expected: Tensor, held: dict[fx.Node, Tensor]) -> None:
@@ -160,17 +161,6 @@ def _run(
         if isinstance(leaf, Tensor):
             values[f"output {position}"] = leaf
     return values
-
-
-@contextmanager
-def _in_eval_mode(module: nn.Module) -> Iterator[None]:
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
 
 
 @contextmanager

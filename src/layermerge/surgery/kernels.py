@@ -1,4 +1,4 @@
-"""Fuse: convolutions as kernels that multiply and add. Tensors in, tensors out, in float64.
+"""Kernels: convolutions that multiply and add, norms with fixed statistics as scale and shift. Tensors in and out, in float64.
 
 A `Kernel` is a conv without its tensors' owner: weight, bias, geometry, and the per-channel shifts that joined on the way,
 each with the matrix that carries it to the output. All padding of a kernel is applied once, at its input.
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from layermerge.conv import Axis, ConvSpec, Sides, compose, parallel
-from layermerge.surgery.fold import fold_affine
 
 
 @dataclass(frozen=True)
@@ -79,6 +78,29 @@ class Kernel:
         """Followed by zero padding, which moves to its input."""
         spec = compose(self.spec, ConvSpec.identity(self.spec.out_channels).padded(sides))
         return Kernel(self.weight, self.bias, spec, self.shifts)
+
+
+def norm_as_affine(
+    mean: Tensor, variance: Tensor, eps: float, weight: Tensor | None = None, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The scale and shift that a BatchNorm applies at inference, with its own eps and with or without affine weights.
+
+    >>> scale, shift = norm_as_affine(torch.tensor([1.0]), torch.tensor([3.0]), eps=1.0)
+    >>> scale.item(), shift.item()
+    (0.5, -0.5)
+    """
+    scale = (variance.double() + eps).rsqrt()
+    if weight is not None:
+        scale = scale * weight.double()
+    shift = -mean.double() * scale
+    return scale, shift if bias is None else shift + bias.double()
+
+
+def fold_affine(weight: Tensor, bias: Tensor | None, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """A conv's weight and bias with a following scale and shift folded in."""
+    folded = weight.double() * scale.reshape(-1, 1, 1, 1)
+    moved = shift if bias is None else bias.double() * scale + shift
+    return folded, moved.to(torch.float64)
 
 
 def _product(first: Kernel, second: Kernel, spec: ConvSpec) -> Tensor:

@@ -137,7 +137,7 @@ def _assemble(module: RewrittenModule, parts: list[_Part]) -> MergedModule:
 
 def _replace(merged: MergedModule, site: Site, part: _Part) -> None:
     graph, end = merged.graph, site.end
-    _set_module(merged, part.name, part.conv)
+    merged.set_submodule(part.name, part.conv)
     made: list[fx.Node] = []
     with graph.inserting_before(end):
         source = site.source
@@ -149,7 +149,7 @@ def _replace(merged: MergedModule, site: Site, part: _Part) -> None:
         made.append(graph.call_module(part.name, (source,)))
         for shift, carrier in part.carriers.items():
             path = f"{part.name}_{shift}"
-            _set_module(merged, path, carrier)
+            merged.set_submodule(path, carrier)
             made.append(graph.call_module(path, (site.shifts[shift],)))
             made.append(graph.call_function(torch.add, (made[-2], made[-1])))
     for node in made:
@@ -160,8 +160,3 @@ def _replace(merged: MergedModule, site: Site, part: _Part) -> None:
     end.replace_all_uses_with(made[-1])
     for node in reversed(site.members):
         graph.erase_node(node)
-
-
-def _set_module(root: nn.Module, path: str, module: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    root.get_submodule(parent).add_module(name, module)

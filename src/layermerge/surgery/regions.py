@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import fx, nn
 
-from layermerge.planning.geometry import is_emptied
-from layermerge.surgery.fold import norm_as_affine
-from layermerge.surgery.kernels import Kernel
-from layermerge.surgery.rewrite import Region, RewrittenModule
+from layermerge.planning.reading import Reading
+from layermerge.planning.remains import Remains
+from layermerge.surgery.kernels import Kernel, norm_as_affine
+from layermerge.surgery.rewrite import RewrittenModule
 from layermerge.tracing.operators import Role
 from layermerge.tracing.structure import BlockStep, ConvStep, DataPath, OpStep, main_input
 
@@ -42,13 +42,13 @@ def find_site(graph: fx.Graph, number: int) -> Site:
     return Site(outside.pop(), tuple(members), shifts)
 
 
-def merged_name(module: RewrittenModule, region: Region) -> str:
+def merged_name(module: RewrittenModule, region: Reading) -> str:
     """The merged conv takes the name of the last conv kept in the region."""
     structure, kept = module.surgery.structure, module.surgery.kept
     return structure.layers[max(index for index in structure.layers_of(region.steps) if index in kept)].name
 
 
-def region_kernel(module: RewrittenModule, region: Region) -> Kernel:
+def region_kernel(module: RewrittenModule, region: Reading) -> Kernel:
     """What the region's convs, norms, scalars, shifts and shortcuts multiply to, from the weights they have now."""
     return _Multiplier(module).along(
         region.steps, module.surgery.structure.layers[region.candidate.start].spec.in_channels
@@ -59,7 +59,7 @@ class _Multiplier:
     def __init__(self, module: RewrittenModule) -> None:
         self.module = module
         self.structure = module.surgery.structure
-        self.kept = module.surgery.kept
+        self.remains = Remains(module.surgery.structure, module.surgery.kept)
         self.alive = {node.name: node for node in module.graph.nodes}
 
     def along(self, path: DataPath, channels: int) -> Kernel:
@@ -75,14 +75,14 @@ class _Multiplier:
     def _item(self, step: ConvStep | BlockStep, channels: int) -> Kernel | None:
         if isinstance(step, ConvStep):
             layer = self.structure.layers[step.layer]
-            if step.layer not in self.kept:
+            if step.layer not in self.remains.kept:
                 return None
             conv = self.module.get_submodule(layer.name)
             assert isinstance(conv, nn.Conv2d)
             return Kernel.of(conv.weight, conv.bias, layer.spec)
         block = self.structure.blocks[step.block]
         bypass = self.along(block.bypass, channels)
-        if is_emptied(self.structure, block, self.kept):
+        if self.remains.is_emptied(block):
             return bypass
         return self.along(block.body, channels).beside(bypass)
 

@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layermerge.errors import TraceError, first_line
+from layermerge.tracing.modes import modes_restored
 from layermerge.tracing.operators import Shape, operator_name
 from layermerge.tracing.uninterrupted import uninterrupted
 
@@ -105,13 +106,8 @@ class Inputs:
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
     """Restores the training flags of every submodule, and the random state."""
-    modes = [(module, module.training) for module in model.modules()]
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        try:
-            yield
-        finally:
-            for module, mode in modes:
-                module.training = mode
+    with modes_restored(model), torch.random.fork_rng(devices=[]), torch.no_grad():
+        yield
 
 
 def twin(model: nn.Module) -> nn.Module:
@@ -335,8 +331,7 @@ def capture(model: nn.Module, inputs: Inputs) -> Capture:
             model(*inputs.cloned().args, **inputs.cloned().kwargs)
         train_only = _train_only_modules(copied, inputs.cloned())
         for name in train_only:
-            parent, _, child = name.rpartition(".")
-            setattr(copied.get_submodule(parent), child, _Marker())
+            copied.set_submodule(name, _Marker())
         free = inputs.resized(max(2, inputs.batch)).cloned()
         advice = "control flow that depends on tensor values, or a fixed batch size, cannot be traced: move it out of forward()"
         with uninterrupted(), located(copied, "torch.export cannot trace the model", advice), _quiet():

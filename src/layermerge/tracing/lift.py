@@ -73,7 +73,7 @@ def lift(model: nn.Module, capture: Capture) -> LiftedModule:
     lifted = LiftedModule(nn.Module(), fx.Graph())
     _grow_tree(lifted, model, dict(plans.values()))
     for path, module in plans.values():
-        _attach(lifted, path, module)
+        lifted.set_submodule(path, module)
     for name, constant in capture.constants.items():
         lifted.register_buffer(name, constant, persistent=False)
     for node in list(graph.nodes):
@@ -192,7 +192,9 @@ def _grow_tree(lifted: nn.Module, model: nn.Module, modules: dict[str, nn.Module
     persistent = set(model.state_dict(keep_vars=True))
     memo: dict[int, Any] = {}
     for path, original in model.named_modules(remove_duplicate=False):
-        copied = _attach(lifted, path, modules.get(path, nn.Module())) if path else lifted
+        copied = modules.get(path, nn.Module()) if path else lifted
+        if path:
+            lifted.set_submodule(path, copied)
         for table, kept in ((copied._parameters, original._parameters), (copied._buffers, original._buffers)):
             for name in set(table) - set(kept):
                 table[name] = None
@@ -202,18 +204,6 @@ def _grow_tree(lifted: nn.Module, model: nn.Module, modules: dict[str, nn.Module
             key = f"{path}.{name}" if path else name
             copied.register_buffer(name, copy.deepcopy(buffer, memo), persistent=key in persistent or buffer is None)
         copied.training = original.training
-
-
-def _attach(root: nn.Module, path: str, module: nn.Module) -> nn.Module:
-    parent, _, name = path.rpartition(".")
-    home = root
-    for step in parent.split(".") if parent else ():
-        if step not in home._modules:
-            home.add_module(step, nn.Module())
-        home = home.get_submodule(step)
-    if home._modules.get(name) is not module:
-        home.add_module(name, module)
-    return module
 
 
 def _call_module(graph: fx.Graph, node: fx.Node, path: str, train_only: TrainOnly | None) -> None:

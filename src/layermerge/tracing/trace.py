@@ -14,8 +14,9 @@ from torch import nn
 
 from layermerge.errors import TraceError
 from layermerge.tracing.capture import Inputs, capture
+from layermerge.tracing.finder import find_structure
 from layermerge.tracing.lift import LiftedModule, lift, require_convs
-from layermerge.tracing.structure import Block, Layer, Structure, find_structure
+from layermerge.tracing.structure import Block, Layer, Structure
 from layermerge.tracing.verify import freeze_unused, verify
 
 

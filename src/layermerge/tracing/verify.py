@@ -89,8 +89,7 @@ def _compare(model: nn.Module, lifted: LiftedModule, inputs: Inputs, *, train: b
     original = twin(model).train(train)
     unused = unused_modules(model, lifted)
     for name in unused:
-        parent, _, child = name.rpartition(".")
-        setattr(original.get_submodule(parent), child, _Bypass())
+        original.set_submodule(name, _Bypass())
     # The lifted module lends its parameters; only the buffers are copied, so that nothing of it changes.
     copied = copy.deepcopy(lifted, {id(p): p for p in lifted.parameters()}).train(train)
     advice = (

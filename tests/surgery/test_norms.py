@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from layermerge.surgery.fold import fold_affine, norm_as_affine
+from layermerge.surgery.kernels import fold_affine, norm_as_affine
 from oracles import relative_difference
 
 EXACT = 1e-12

@@ -1,0 +1,112 @@
+"""Reading: a candidate on its network: what it covers, what goes, what moves, what is lost, and what follows.
+
+In: a structure and a candidate, from a plan or from a file. Out: a `Reading`, or a `PlanError` that names the rule broken.
+`rewrite` does what a reading says; the latency table times what it says will run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from layermerge.conv import ConvSpec
+from layermerge.errors import PlanError
+from layermerge.planning.flow import Flow
+from layermerge.planning.plan import Candidate
+from layermerge.planning.ranges import span, why_illegal, why_no_range
+from layermerge.planning.remains import Remains
+from layermerge.tracing.operators import Role
+from layermerge.tracing.structure import DataPath, Operation, OpStep, Structure
+
+_FOLDS = (Role.NORM, Role.SCALE, Role.DROPOUT)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A candidate's range as a piece of one path, and what becomes of it; nodes are given by name."""
+
+    candidate: Candidate
+    steps: DataPath
+    """Its layers and blocks, the operators between them, and the norms and scalars right behind, which fold into its conv."""
+    spec: ConvSpec
+    """What its kept layers merge to; the identity where none is."""
+    removed: tuple[str, ...]
+    """The nodes that go one by one; an emptied body goes as a whole."""
+    moved: str | None
+    """The statistical norm that moves behind the range."""
+    lost: Operation | None
+    """The last activation that the range loses, where it could stand behind the range."""
+    end: str | None
+    """The node that gives the range's output, the moved norm aside; None where no conv is left."""
+    follow: tuple[Operation, ...]
+    """What runs behind its conv up to the next conv, barrier or fork, in the network with this candidate alone."""
+
+
+def read(structure: Structure, candidate: Candidate) -> Reading:
+    """Reads a candidate; outer readings, which fuse more, come first."""
+    remains = Remains.without(structure, candidate.removed)
+    steps, spec = _steps(remains, candidate.start, candidate.end)
+    emptied = {name for add, body in remains.emptied_blocks().items() for name in (add, *body)}
+    removed: tuple[str, ...] = ()
+    moved = lost = None
+    if not candidate.untouched:
+        norms = [step.node for step in steps if isinstance(step, OpStep) and step.role is Role.STAT_NORM]
+        removed = (*remains.stripped(steps), *norms[:-1])
+        moved = norms[-1] if norms and candidate.kept else None
+        lost = _lost(structure, removed, spec.out_channels) if candidate.kept else None
+    gone = frozenset((*removed, *emptied, *((moved,) if moved else ())))
+    end = [name for name in structure.nodes_of(steps) if name not in gone][-1] if candidate.kept else None
+    follow = () if end is None else _follow(Flow(structure, gone), end, moved, lost)
+    return Reading(candidate, steps, spec, removed, moved, lost, end, follow)
+
+
+def untouched(structure: Structure, index: int) -> Candidate:
+    """The candidate that leaves a layer as it is."""
+    names = (structure.layers[index].name,)
+    return Candidate(index, index + 1, names, names, _steps(Remains.without(structure, ()), index, index + 1)[1])
+
+
+def _steps(remains: Remains, start: int, end: int) -> tuple[DataPath, ConvSpec]:
+    """How a range lies on its path, what folds into it included, and what it merges to."""
+    structure = remains.structure
+    refusal: str | None = None
+    for path in structure.paths:
+        spans = [None if isinstance(step, OpStep) else span(structure, step) for step in path]
+        first = next((place for place, one in enumerate(spans) if one and one[0] == start), None)
+        last = next((place for place, one in enumerate(spans) if one and one[1] == end), None)
+        if first is None or last is None or last < first:
+            continue
+        steps = path[first : last + 1]
+        refusal = why_illegal(structure, steps)
+        if refusal is None:
+            try:
+                spec = remains.spec(steps, structure.layers[start].spec.in_channels)
+            except PlanError as error:
+                refusal = str(error)
+            else:
+                return (*steps, *_foldable_tail(path[last + 1 :])), spec
+    raise PlanError(refusal or why_no_range(structure, start, end))
+
+
+def _foldable_tail(path: DataPath) -> DataPath:
+    count = last = 0
+    while count < len(path) and isinstance(step := path[count], OpStep) and step.role in _FOLDS:
+        count += 1
+        last = last if step.role is Role.DROPOUT else count
+    return path[:last]
+
+
+def _lost(structure: Structure, removed: Iterable[str], channels: int) -> Operation | None:
+    operations = [structure.operations[name] for name in removed]
+    activations = [one for one in operations if one.role is Role.ACTIVATION and one.module]
+    return activations[-1] if activations and activations[-1].channels in (None, channels) else None
+
+
+def _follow(flow: Flow, end: str, moved: str | None, lost: Operation | None) -> tuple[Operation, ...]:
+    place = flow.needs_activation(end, ()) if lost else None
+    added = [lost] if lost and place else []
+    found = [flow.structure.operations[moved]] if moved else []
+    found += added if place == end else []
+    for operation in flow.behind(end):
+        found += [operation, *(added if place == operation.name else [])]
+    return tuple(found)
