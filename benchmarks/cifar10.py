@@ -14,7 +14,7 @@ import argparse
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,15 +26,14 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.side_by_side import side_by_side  # noqa: E402
 
 from layermerge.errors import LayerMergeError  # noqa: E402
-from layermerge.files import read_document  # noqa: E402
-from layermerge.models import load_model  # noqa: E402
 from layermerge.reporting.comparison import write_comparison  # noqa: E402
-from layermerge.runs.compress import compare_run  # noqa: E402
-from layermerge.runs.directory import IMPORTANCE, LATENCY  # noqa: E402
+from layermerge.runs.compare import compare_run  # noqa: E402
+from layermerge.runs.context import Context, open_context  # noqa: E402
+from layermerge.runs.directory import RunDirectory  # noqa: E402
 from layermerge.runs.methods import run_control, run_method  # noqa: E402
+from layermerge.runs.opening import open_run  # noqa: E402
 from layermerge.runs.recipe import RunRecipe, Settings, read_recipe  # noqa: E402
-from layermerge.runs.results import Report  # noqa: E402
-from layermerge.runs.steps import RESULT, Result, Run  # noqa: E402
+from layermerge.runs.records import Report, Result  # noqa: E402
 from layermerge.tables.table import Table  # noqa: E402
 from layermerge.tuning.recipe import Distillation  # noqa: E402
 
@@ -46,7 +45,7 @@ class Bench:
     """A network with its recipe, and where results go."""
 
     recipe: RunRecipe
-    base: Run
+    base: Context
     out: Path
     methods: tuple[str, ...] = METHODS
 
@@ -54,20 +53,18 @@ class Bench:
     def middle(self) -> str:
         return self.recipe.budgets[len(self.recipe.budgets) // 2]
 
-    def run(self, directory: Path | None = None, **changes: object) -> Run:
+    def run(self, directory: Path | None = None, **changes: object) -> Context:
         settings = Settings.model_validate({**dict(self.recipe.settings), **changes})
-        return Run(self.base.model, self.base.task, directory or self.base.directory, settings)
+        place = directory or self.base.directory.path
+        return open_context(self.base.model, self.base.task, place, settings)
 
     def write(self, label: str, results: Sequence[Result], notes: Iterable[str] = ()) -> None:
-        self.write_reports(
-            label, [result.report for result in results], [result.directory for result in results], notes
-        )
+        self.write_reports(label, [result.report for result in results], notes)
 
-    def write_reports(
-        self, label: str, reports: Sequence[Report], places: Sequence[Path], notes: Iterable[str] = ()
-    ) -> None:
-        timed = side_by_side(self.base, reports, places)
-        for path in write_comparison(self.out, label, timed, places, list(notes)):
+    def write_reports(self, label: str, reports: Sequence[Report], notes: Iterable[str] = ()) -> None:
+        timed = side_by_side(self.base, reports)
+        out = RunDirectory(self.out)
+        for path in write_comparison(self.base.directory, timed, list(notes), out=out, label=label):
             print(f"wrote {path.relative_to(ROOT)}")
 
 
@@ -75,10 +72,10 @@ def methods(bench: Bench) -> None:
     """Every method at every budget, the same fine-tuning for all and for the original."""
     found = compare_run(bench.base, bench.methods, bench.recipe.budgets)
     notes = [f"{miss.method} at {miss.budget}: {miss.reason}" for miss in found.missing]
-    bench.write_reports("plain", found.reports, found.directories, notes)
+    bench.write_reports("plain", found.reports, notes)
 
 
-def _at_middle(bench: Bench, run: Run, names: Iterable[str]) -> tuple[list[Result], list[str]]:
+def _at_middle(bench: Bench, run: Context, names: Iterable[str]) -> tuple[list[Result], list[str]]:
     results, notes = [run_control(run)], []
     for method in names:
         try:
@@ -127,13 +124,13 @@ def others(bench: Bench) -> None:
 def steps(bench: Bench) -> None:
     """LayerMerge from an importance table of a third of the steps, and how far the two tables agree."""
     fewer = bench.recipe.importance.model_copy(update={"steps": max(1, (bench.recipe.importance.steps or 1) // 3)})
-    directory = bench.base.directory / "fewer-steps"
-    directory.mkdir(exist_ok=True)
-    if not (directory / LATENCY).is_file():
-        shutil.copy(bench.base.directory / LATENCY, directory)
-    run = bench.run(directory, importance=fewer)
+    directory = RunDirectory(bench.base.directory.path / "fewer-steps")
+    directory.path.mkdir(exist_ok=True)
+    if not directory.latency.is_file():
+        shutil.copy(bench.base.directory.latency, directory.latency)
+    run = bench.run(directory.path, importance=fewer)
     result = run_method(run, "layermerge", bench.middle)
-    tables = [Table.read(place / IMPORTANCE) for place in (bench.base.directory, directory)]
+    tables = [Table.read(place.importance) for place in (bench.base.directory, directory)]
     rows = [
         (tables[0][key].value, tables[1][key].value)
         for key in tables[0].rows
@@ -141,21 +138,20 @@ def steps(bench: Bench) -> None:
     ]
     large, small = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
     note = f"{len(rows)} entries measured in both tables; rank correlation {rank_correlation(small, large):.3f}"
-    named = result.report.model_copy(update={"method": f"layermerge, {fewer.steps} steps"})
+    print(f"{note}\nlayermerge, {fewer.steps} steps: {result.report}")
     known = [run_control(bench.base), run_method(bench.base, "layermerge", bench.middle)]
-    bench.write("fewer-steps", [*known, replace(result, report=named)], [note])
+    bench.write("fewer-steps", known, [note, f"with {fewer.steps} steps: {result.report}"])
 
 
 def finished(bench: Bench) -> None:
     """Trains nothing: the tables of what is there, latencies measured anew."""
-    found: dict[str, list[tuple[Report, Path]]] = {}
-    for path in sorted(bench.base.directory.glob(f"*/*/*/{RESULT}")):
-        report = read_document(path, Report)
-        if not report.label.endswith("-half"):
-            found.setdefault(report.label.removesuffix("-plain"), []).append((report, path.parent))
-    for label, results in found.items():
-        results.sort(key=lambda result: -result[0].budget_ms)
-        bench.write_reports(label, [report for report, _ in results], [place for _, place in results])
+    found: dict[str, list[Report]] = {}
+    for place in bench.base.directory.variants():
+        report = place.read_result()
+        if report is not None and not report.first_of_two:
+            found.setdefault(report.label.removesuffix("-plain"), []).append(report)
+    for label, reports in found.items():
+        bench.write_reports(label, sorted(reports, key=lambda report: -report.budget_ms))
 
 
 def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
@@ -184,9 +180,7 @@ def main() -> None:
     torch.set_num_threads(1)
     changes = {"data.source": given.data, "weights": str(given.weights), "workers": given.workers}
     recipe = read_recipe(ROOT / "recipes" / f"cifar10_{given.network}.yaml", changes)
-    model = load_model(recipe.model, recipe.weights).module
-    directory = given.run_dir or ROOT / "runs" / given.network
-    run = Run(model, recipe.data.open(model), directory, recipe.settings)
+    run = open_run(recipe, given.run_dir or ROOT / "runs" / given.network)
     out = ROOT / "benchmarks" / "results" / given.network
     bench = Bench(recipe, run, out, tuple(given.method or METHODS))
     for name in given.part or [name for name in PARTS if name != "finished"]:

@@ -28,13 +28,14 @@ from benchmarks.side_by_side import side_by_side  # noqa: E402
 
 from layermerge.data.images import ArrayImages  # noqa: E402
 from layermerge.errors import LayerMergeError  # noqa: E402
-from layermerge.files import read_document, text_writer, write_files  # noqa: E402
-from layermerge.models import load_model  # noqa: E402
+from layermerge.files import text_writer, write_files  # noqa: E402
 from layermerge.reporting.plots import MethodPoint, plot_accuracy  # noqa: E402
-from layermerge.runs.methods import CONTROL, run_control, run_method  # noqa: E402
+from layermerge.runs.context import Context  # noqa: E402
+from layermerge.runs.directory import VariantDirectory  # noqa: E402
+from layermerge.runs.methods import run_control, run_method  # noqa: E402
+from layermerge.runs.opening import open_run  # noqa: E402
 from layermerge.runs.recipe import read_recipe  # noqa: E402
-from layermerge.runs.results import Report  # noqa: E402
-from layermerge.runs.steps import FILE, RESULT, Run  # noqa: E402
+from layermerge.runs.records import CONTROL, Report  # noqa: E402
 from layermerge.runtimes.registry import make_runtime  # noqa: E402
 from layermerge.sampling.ddim import sample  # noqa: E402
 from layermerge.sampling.pictures import to_pixels, write_grid  # noqa: E402
@@ -58,7 +59,7 @@ Kid = tuple[float, float]
 class Bench:
     """The run, and how its networks are sampled and judged."""
 
-    run: Run
+    run: Context
     methods: tuple[str, ...]
     budgets: tuple[str, ...]
     extractor: Path
@@ -71,10 +72,10 @@ class Bench:
     def finished(self) -> list[tuple[Report, Path]]:
         """The control first, then by method and budget."""
         found = []
-        for path in self.run.directory.glob(f"*/*/*/{RESULT}"):
-            report = read_document(path, Report)
-            if not report.label.endswith("-half"):
-                found.append((report, path.parent))
+        for place in self.run.directory.variants():
+            report = place.read_result()
+            if report is not None and not report.first_of_two:
+                found.append((report, place.path))
         order = [CONTROL, *METHODS, DELTA, *ON_PRUNED]
         return sorted(found, key=lambda pair: (order.index(pair[0].method), -pair[0].budget_ms))
 
@@ -84,10 +85,8 @@ def networks(bench: Bench) -> None:
     if CONTROL in bench.methods:
         run_control(bench.run)
     run = bench.run
-    further = Run(
-        run.model, run.task, run.directory, run.settings.model_copy(update={"first_budget": bench.budgets[-1]})
-    )
-    summed = Run(run.model, run.task, run.directory, run.settings.model_copy(update={"objective": "delta"}))
+    further = run.with_settings(run.settings.model_copy(update={"first_budget": bench.budgets[-1]}))
+    summed = run.with_settings(run.settings.model_copy(update={"objective": "delta"}))
     hows = {method: (run, method) for method in METHODS} | {DELTA: (summed, "layermerge")}
     wanted = [(*hows[name], budget, name) for budget in bench.budgets for name in hows]
     wanted += [(run, ON_PRUNED[0], bench.budgets[-1], ON_PRUNED[0])]
@@ -104,12 +103,12 @@ def networks(bench: Bench) -> None:
 def samples(bench: Bench) -> None:
     """Images of every network, and their features."""
     judge = TorchScriptExtractor(bench.extractor)
-    features_of(_reference(bench), judge, cache=bench.run.directory / "features")
+    features_of(_reference(bench), judge, cache=bench.run.directory.path / "features")
     for report, place in bench.finished:
         if report.method not in bench.methods:
             continue
         images = _samples(bench, place)
-        features_of(to_pixels(images), judge, cache=bench.run.directory / "features")
+        features_of(to_pixels(images), judge, cache=bench.run.directory.path / "features")
         print(f"{report.method} at {report.budget}: {len(images)} images sampled and looked at", flush=True)
 
 
@@ -117,8 +116,8 @@ def figures(bench: Bench) -> None:
     """The table, the plots and the grids."""
     reports = [report for report, _ in bench.finished]
     places = [place for _, place in bench.finished]
-    timed = side_by_side(bench.run, reports, places)
-    judge, cache = TorchScriptExtractor(bench.extractor), bench.run.directory / "features"
+    timed = side_by_side(bench.run, reports)
+    judge, cache = TorchScriptExtractor(bench.extractor), bench.run.directory.path / "features"
     real = features_of(_reference(bench), judge, cache=cache)
     rows: list[tuple[Report, Kid | None]] = []
     for report, place in zip(timed, places, strict=True):
@@ -144,7 +143,7 @@ def figures(bench: Bench) -> None:
 
 def frechet(bench: Bench) -> None:
     """FID of the control with as many samples as features have dimensions: slow."""
-    judge, cache = TorchScriptExtractor(bench.extractor), bench.run.directory / "features"
+    judge, cache = TorchScriptExtractor(bench.extractor), bench.run.directory.path / "features"
     control = next(place for report, place in bench.finished if report.method == CONTROL)
     many = _drawn(bench, control, 2048)
     own = features_of(to_pixels(many), judge, cache=cache)
@@ -175,7 +174,7 @@ def _drawn(bench: Bench, place: Path, count: int) -> Tensor:
     task = bench.run.task
     assert isinstance(task, Diffusion)
     shape = tuple(task.example_inputs()[0].shape[1:])
-    network = make_runtime("onnxruntime").serve_file(place / FILE)
+    network = make_runtime("onnxruntime").serve_file(VariantDirectory(place).exported)
     return sample(
         network, task.schedule, shape, count=count, steps=bench.steps, spacing="quadratic", show_progress=True
     )
@@ -220,7 +219,8 @@ def _write_table(bench: Bench, rows: Sequence[tuple[Report, Kid | None]]) -> Non
 
 def _point(report: Report, value: float, low: float | None, high: float | None) -> MethodPoint:
     name = "original, fine-tuned" if report.method == CONTROL else report.method
-    return MethodPoint(name, report.budget, report.measured_ms, report.original_ms, value, low, high)
+    control = report.method == CONTROL
+    return MethodPoint(name, report.budget, report.measured_ms, report.original_ms, value, low, high, control)
 
 
 PARTS = {part.__name__: part for part in (networks, samples, figures, frechet)}
@@ -243,8 +243,7 @@ def main() -> None:
     torch.set_num_threads(1)
     changes = {"model": f"diffusers:{given.model}", "data.source": given.data, "workers": given.workers}
     recipe = read_recipe(ROOT / "recipes" / "fashion_mnist_unet.yaml", changes)
-    model = load_model(recipe.model).module
-    run = Run(model, recipe.data.open(model), given.run_dir, recipe.settings)
+    run = open_run(recipe, given.run_dir)
     out = ROOT / "benchmarks" / "results" / "small_unet"
     out.mkdir(parents=True, exist_ok=True)
     methods = tuple(given.method or (CONTROL, *METHODS, DELTA, *ON_PRUNED))

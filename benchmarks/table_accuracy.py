@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from layermerge.runs.directory import ORIGINAL, read_latency, read_plan
+from layermerge.runs.directory import RunDirectory
 from layermerge.runtimes.onnx_file import as_array
 from layermerge.tracing.capture import Inputs
 
@@ -27,11 +27,12 @@ def profile(directory: Path, batch: int, threads: int) -> list[float]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.enable_profiling = True
-    record, _ = read_plan(directory)
+    run = RunDirectory(directory)
+    record = run.read_plan()
     inputs = [as_array(tensor) for tensor in Inputs.of(record.example_inputs).resized(batch).tensors]
     with tempfile.TemporaryDirectory() as place:
         options.profile_file_prefix = str(Path(place) / "profile")
-        session = onnxruntime.InferenceSession(directory / ORIGINAL, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(run.original, options, providers=["CPUExecutionProvider"])
         feed = {value.name: array for value, array in zip(session.get_inputs(), inputs, strict=True)}
         for _ in range(PASSES):
             session.run(None, feed)
@@ -44,7 +45,7 @@ def profile(directory: Path, batch: int, threads: int) -> list[float]:
 
 
 def compare(directory: Path) -> str:
-    table = read_latency(directory)
+    table = RunDirectory(directory).read_latency()
     settings = table.table.provenance
     nodes = profile(directory, int(settings["batch"] or 1), int(settings["threads"] or 1))
     layers = [entry for entry in table.plan.candidates if entry.untouched and not entry.fixed]

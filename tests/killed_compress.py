@@ -19,8 +19,8 @@ import tiny_runs
 
 
 def run(directory: Path) -> None:
-    how = tiny_runs.settings(runtime="priced-modules")  # exports nothing, which would take most of the time
     with tiny_runs.priced_runtimes():
+        how = tiny_runs.settings(runtime="priced-modules")  # exports nothing, which would take most of the time
         lm.compress(tiny_runs.network(), tiny_runs.task(), budget="70%", run_dir=directory, settings=how)
 
 

@@ -91,7 +91,7 @@ def _phone(place: Path) -> Namespace:
 
 GIVEN: dict[str, Callable[[Path], Namespace]] = {"quickstart.md": _photos, "devices.md": _phone}
 LEFT = {
-    "README.md": ["runs/clothes/layermerge/90pct/plain/model.onnx", "runs/a/solution.json", "runs/a/model.onnx"],
+    "README.md": ["runs/clothes/layeronly/90pct/plain/model.onnx", "runs/a/solution.json", "runs/a/model.onnx"],
     "quickstart.md": ["runs/pets/layermerge/90pct/plain/model.onnx", "runs/own/model.onnx", "runs/own/solution.json"],
     "devices.md": ["runs/phone/importance.jsonl", "runs/phone/model.onnx"],
     "diffusion.md": ["runs/unet/layermerge/80pct/plain/solution.json"],

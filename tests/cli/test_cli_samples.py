@@ -7,7 +7,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import layermerge.cli.samples
 import numpy as np
 import pytest
 import torch
@@ -16,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import layermerge as lm
+import layermerge.cli.sample
 import real_networks
 from command_line import DENOISER, Result, Run, document, one_line
 from layermerge.models import load_model
@@ -226,6 +226,6 @@ def test_no_extractor(run: Run) -> None:
 
 
 def test_importing_the_verbs_needs_no_torch() -> None:
-    source = Path(layermerge.cli.samples.__file__).read_text(encoding="utf-8")
+    source = Path(layermerge.cli.sample.__file__).read_text(encoding="utf-8")
     top = [line for line in source.splitlines() if line.startswith(("import ", "from "))]
     assert not any("torch" in line or "sampling" in line for line in top)

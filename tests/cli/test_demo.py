@@ -14,9 +14,8 @@ import yaml
 
 import tiny_runs
 from command_line import Run, one_line
-from layermerge import demo
 from layermerge.data.preparation import STATISTICS
-from layermerge.models import load_model
+from layermerge.models import demo, load_model
 from layermerge.runs.recipe import read_recipe
 from tiny_runs import contents
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from command_line import Run, document, one_line
-from layermerge.cli import reports
+from layermerge.cli import report as reports
 from layermerge.errors import ArtifactError
 from layermerge.files import plain
 from layermerge.reporting.page import page_text, write_page, write_report

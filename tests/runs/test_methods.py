@@ -175,7 +175,7 @@ def test_sequential_is_depth_then_layeronly_on_what_was_merged(first: Result) ->
     assert len(again) == merged.convs_after  # one for each conv of the merged network
     assert report.convs_after <= merged.convs_after < 5
     assert report.budget_ms == pytest.approx(0.65 * report.original_ms)
-    (menu,) = stage.glob("*/plan.json")
+    menu = stage / "then-layeronly" / "plan.json"
     assert document(menu)["method"] == "layeronly"
     assert report.cost.entries == merged.cost.entries + len(document(menu)["candidates"])
 

@@ -245,7 +245,7 @@ def test_settings_make_their_executor(given: dict[str, Any], expected: Any) -> N
         (LEAST + "budgets: []\n", "budgets: "),
         (LEAST + "first_budget: most\n", "first_budget: cannot read the budget 'most'"),
         (LEAST + "rules: theirs\n", "rules: unknown rules 'theirs'; write ours, paper, or single rules"),
-        (LEAST + "rules: {max_kernel: -1}\n", "max_kernel is -1; it must be at least 1"),
+        (LEAST + "rules: {max_kernel: -1}\n", "max_kernel is -1; it must be a whole number of at least 1"),
         (
             "model: a:b\ndata: {source: x, normalise: imagenette}\n",
             "data.normalise: unknown statistics 'imagenette'; write imagenet, cifar10, fashion-mnist, none, or mean",

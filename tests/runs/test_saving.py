@@ -247,11 +247,12 @@ def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: data.update(schema_version=2), "has schema 2, this layermerge reads up to 1; upgrade layermerge"),
-        (lambda data: data.update(schema_version="one"), "is not a valid"),
-        (lambda data: data.update(surprise=1), "is not a valid .*: surprise: Extra inputs are not permitted"),
+        (lambda data: data.update(schema_version=3), "is of format 3, this layermerge reads 2; upgrade layermerge"),
+        (lambda data: data.update(schema_version=1), "is of an earlier format"),
+        (lambda data: data.update(schema_version="one"), "has no schema_version"),
+        (lambda data: data.update(surprise=1), "is not a valid .*: surprise: there is no such key"),
         (lambda data: data.update(candidates=3), "is not a valid .*: candidates"),
-        (lambda data: data.pop("fingerprint"), "is not a valid .*: fingerprint: Field required"),
+        (lambda data: data.pop("fingerprint"), "is not a valid .*: fingerprint: is missing"),
         (lambda data: data["candidates"][0].update(start="first"), r"is not a valid .*: candidates\.0\.start"),
         (lambda data: data["candidates"][0].update(start=1.5), r"is not a valid .*: candidates\.0\.start"),
     ],
@@ -267,12 +268,12 @@ def test_records_that_are_not_ours(
 @pytest.mark.parametrize("name", ["plan.json", "solution.json"])
 def test_torn_records(run: Path, name: str, text: str) -> None:
     (run / name).write_text(text, encoding="utf-8")
-    refused(run, zoo.build("basic"), match=f"{name}' (cannot be read|is not a valid)")
+    refused(run, zoo.build("basic"), match=f"{name}' (is truncated or not JSON|has no schema_version)")
 
 
 def test_a_record_that_is_no_text(run: Path) -> None:
     (run / "plan.json").write_bytes(b"\xff\xfe\x00")
-    refused(run, zoo.build("basic"), match=r"plan\.json' cannot be read")
+    refused(run, zoo.build("basic"), match=r"plan\.json' is truncated or not JSON")
 
 
 @pytest.mark.parametrize("name", sorted(FILES))

@@ -125,7 +125,15 @@ def test_every_file_is_where_it_is_said_to_be(finished: tuple[Path, Result]) -> 
     directory, result = finished
     assert result.directory == directory / PLACE
     saved = ["plan.json", "solution.json", "model.safetensors"]
-    own = ["variant.json", "checkpoint.safetensors", "recovery.csv", "recovery.jsonl", "model.onnx", "result.json"]
+    own = [
+        ".finetune.lock",
+        "variant.json",
+        "checkpoint.safetensors",
+        "recovery.csv",
+        "recovery.jsonl",
+        "model.onnx",
+        "result.json",
+    ]
     expected = {str(PLACE / name) for name in [*own, *saved, *(f"unmerged/{name}" for name in saved)]}
     expected |= {str(PLACE.parent / "choice.json"), "recipe.yaml", "report.html", *TABLES}
     expected |= {"plan.json", "original.onnx", "original.json"}

@@ -22,6 +22,7 @@ from layermerge.tables.executors import LocalProcesses
 from layermerge.tables.importance import BASELINE, ImportanceJob, measure_importance
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.runner import fill_table
+from layermerge.tables.shards import part_of
 from layermerge.tables.table import Row, Table
 from layermerge.tables.workload_clock import WHOLE
 from layermerge.tables.workloads import workloads_of
@@ -170,7 +171,8 @@ def test_shards_join_to_the_whole(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole.jsonl")
     job = ImportanceJob(traced(), menu(), QuietTask(), RECIPE, whole[BASELINE].value)
     parts = [
-        fill_table(tmp_path / f"{number}.jsonl", whole.provenance, TOUCHED, job, shard=(number, 2)) for number in (0, 1)
+        fill_table(tmp_path / f"{number}.jsonl", whole.provenance, part_of(TOUCHED, (number, 2)), job)
+        for number in (0, 1)
     ]
     assert {len(part) for part in parts} == {5}
     joined = values(parts[0]) | values(parts[1])

@@ -8,7 +8,7 @@ import pytest
 
 from layermerge.errors import TableError
 from layermerge.tables.runner import fill_table
-from layermerge.tables.shards import parse_shard, shard_path, take_in_shards
+from layermerge.tables.shards import parse_shard, part_of, shard_path, take_in_shards
 from layermerge.tables.table import Row, Scalar, Table
 
 PROVENANCE: dict[str, Scalar] = {"kind": "test", "batch": 1}
@@ -40,7 +40,7 @@ def test_parts_together_are_the_whole_table(tmp_path: Path) -> None:
     for number in range(3):
         # What every part needs first is in each of them.
         fill_table(shard_path(whole, (number, 3)), PROVENANCE, ["k0"], measure)
-        fill_table(shard_path(whole, (number, 3)), PROVENANCE, KEYS, measure, shard=(number, 3))
+        fill_table(shard_path(whole, (number, 3)), PROVENANCE, part_of(KEYS, (number, 3)), measure)
     fill_table(whole, PROVENANCE, ["k4"], measure)
     assert take_in_shards(whole, PROVENANCE) == len(KEYS) - 1
     assert take_in_shards(whole, PROVENANCE) == 0  # once is enough

@@ -15,6 +15,7 @@ import pytest
 import layermerge as lm
 from layermerge.errors import ArtifactError, TableError
 from layermerge.tables.runner import fill_table
+from layermerge.tables.shards import part_of
 from layermerge.tables.table import Row, Scalar, Table, TableWriter
 
 PROVENANCE: dict[str, Scalar] = {"plan": "abc", "device": "cpu", "batch": 1}
@@ -120,10 +121,10 @@ def test_a_table_of_which_most_entries_fail_ends_the_run_with_the_first_reason(t
 
 def test_shards_are_the_whole(tmp_path: Path) -> None:
     keys = ["a", "b", "c", "d", "e"]
-    shards = [fill_table(tmp_path / f"{n}.jsonl", PROVENANCE, keys, row, shard=(n, 2)) for n in range(2)]
+    shards = [fill_table(tmp_path / f"{n}.jsonl", PROVENANCE, part_of(keys, (n, 2)), row) for n in range(2)]
     assert [list(shard.rows) for shard in shards] == [["a", "c", "e"], ["b", "d"]]
     with pytest.raises(TableError, match="shard 2 of 2 does not exist"):
-        fill_table(tmp_path / "x.jsonl", PROVENANCE, keys, row, shard=(2, 2))
+        part_of(keys, (2, 2))
 
 
 BAD_ROWS = {

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from layermerge.baselines.channel_groups import ChannelGroup, find_groups, torch_pruning
 from layermerge.errors import BaselineError, InfeasibleBudget, LayerMergeError, first_line
-from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
+from layermerge.runtimes.base import Pass, Runtime
 from layermerge.runtimes.clock import ClockSettings
 from layermerge.runtimes.registry import make_runtime
 from layermerge.solving.budget import budget_ms
@@ -79,7 +79,6 @@ def prune_to_latency(
     runtime: str | Runtime = "torch",
     original_ms: float | None = None,
     batch_size: int = 1,
-    threads: int = 1,
     clock: ClockSettings | None = None,
 ) -> PrunedChannels:
     """The network that loses the fewest channels and keeps the budget ("60%", "1.8x" or "12ms"), measured on the runtime.
@@ -87,7 +86,7 @@ def prune_to_latency(
     `original_ms` is the original's latency where a table has it already, so that both speak of the same budget. Costs up to
     seven rounds of pruning, tracing and a few seconds of timing.
     """
-    chosen = make_runtime(runtime, RuntimeSettings(threads=threads))
+    chosen = make_runtime(runtime)
     stopwatch = clock or chosen.clocks.whole
 
     def prepare(module: nn.Module) -> Pass:

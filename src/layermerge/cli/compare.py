@@ -43,12 +43,14 @@ def compare(
     from layermerge.reporting.comparison import comparison_table, write_comparison
     from layermerge.runs.compare import compare_run, require_comparison
     from layermerge.runs.opening import open_run
+    from layermerge.runs.recipe_file import add_to_recipe
 
     chosen = flags.recipe(run_dir, recipe)
     methods = method or ["layermerge", "depth", "layeronly"]
     require_comparison(methods, chosen.budgets)
     context = open_run(chosen, run_dir or default_place(recipe, chosen))
     found = compare_run(context, methods, chosen.budgets)
+    add_to_recipe(context.directory, chosen)
     notes = [f"{miss.method} at {miss.budget}: {miss.reason}" for miss in found.missing]
     written = write_comparison(context.directory, found.reports, notes)
     if as_json:

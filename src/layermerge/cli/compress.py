@@ -29,6 +29,7 @@ def compress(
     from layermerge.runs.compress import compress_run
     from layermerge.runs.methods import require_known
     from layermerge.runs.opening import open_run
+    from layermerge.runs.recipe_file import add_to_recipe
 
     chosen = flags.recipe(run_dir, recipe)
     for budget in chosen.budgets:
@@ -39,6 +40,7 @@ def compress(
         results.append(compress_run(context, budget))
         if not as_json:
             show_result(chosen.require_model(), results[-1], context.directory.page)
+    add_to_recipe(context.directory, chosen)
     if as_json:
         print_json([plain(result.report) | {"directory": str(result.directory)} for result in results])
 

@@ -26,6 +26,7 @@ def finetune(
     """
     from layermerge.runs.methods import control_of
     from layermerge.runs.opening import open_run
+    from layermerge.runs.recipe_file import add_to_recipe
     from layermerge.runs.steps import choose, place_of, tune, variant_of
     from layermerge.surgery.rewrite import rewrite
     from layermerge.tuning.distributed import leader_first, usable_device
@@ -44,6 +45,8 @@ def finetune(
         if group.leads:
             place = place_of(context, variant).unmerged.path
             saved[budget] = {"score": context.task.evaluate(net), "saved_to": str(place)}
+    if group.leads:
+        add_to_recipe(context.directory, chosen)
     if as_json and group.leads:
         print_json(saved)
     for budget, facts in saved.items() if not as_json else ():

@@ -26,6 +26,7 @@ def importance(
     Example: layermerge importance runs/a --recipe recipes/cifar10_resnet20.yaml --workers 2
     """
     from layermerge.runs.opening import open_run
+    from layermerge.runs.recipe_file import add_to_recipe
     from layermerge.runs.steps import measure_importance_step, measure_latency_step, menu_of
     from layermerge.tables.cost import table_cost
     from layermerge.tables.shards import WHOLE_TABLE, parse_shard, shard_path
@@ -36,6 +37,7 @@ def importance(
     menu = menu_of(context, chosen.method)
     latency = measure_latency_step(context, menu)
     cost = table_cost(menu.plan, measure_importance_step(context, menu, latency, part), latency)
+    add_to_recipe(context.directory, chosen)
     if as_json:
         print_json(asdict(cost))
     else:

@@ -18,7 +18,7 @@ def latency(run_dir: RunArgument, as_json: JsonOption = False, *, flags: Flags) 
     """
     from layermerge.runs.directory import RunDirectory
     from layermerge.runs.opening import load_network
-    from layermerge.runs.recipe_file import note_recipe, run_recipe
+    from layermerge.runs.recipe_file import add_to_recipe, run_recipe
     from layermerge.runs.steps import measure_latency_from_files
 
     directory = RunDirectory(run_dir)
@@ -27,7 +27,7 @@ def latency(run_dir: RunArgument, as_json: JsonOption = False, *, flags: Flags) 
         directory, recipe.make_runtime(), recipe.batch_size, lambda: load_network(flags.recipe(run_dir)).module
     )
     if directory.recipe.is_file():
-        note_recipe(directory, recipe)
+        add_to_recipe(directory, recipe)
     if not as_json:
         print(f"{table}; written to {directory.latency}")
         return

@@ -38,10 +38,17 @@ _COLUMNS = (
 )
 
 
-def write_comparison(directory: RunDirectory, reports: Sequence[Report], notes: Sequence[str] = ()) -> list[Path]:
-    """Writes table and pictures of reports, which share a label, into their run directory."""
-    label, unit = reports[0].label, reports[0].score
-    table, figures = (directory.comparison(label, suffix) for suffix in (".md", ".csv"))
+def write_comparison(
+    directory: RunDirectory,
+    reports: Sequence[Report],
+    notes: Sequence[str] = (),
+    *,
+    out: RunDirectory | None = None,
+    label: str | None = None,
+) -> list[Path]:
+    """Writes table and pictures of a run's reports into its directory, or `out`, under the label of the first, or `label`."""
+    label, unit, place = label or reports[0].label, reports[0].score, out or directory
+    table, figures = (place.comparison(label, suffix) for suffix in (".md", ".csv"))
     write_files({table: text_writer(comparison_table(reports, notes)), figures: text_writer(_csv(reports))})
     written = [table, figures]
     if importlib.util.find_spec("matplotlib"):
@@ -51,8 +58,8 @@ def write_comparison(directory: RunDirectory, reports: Sequence[Report], notes: 
         )
         held_out = "held-out score (%)" if unit.kind == "share" else "held-out score"
         for suffix in (".png", ".svg"):
-            written.append(plot_accuracy(points, directory.picture("accuracy", label, suffix), score=unit.title))
-            written.append(plot_recovery(curves, directory.picture("recovery", label, suffix), score=held_out))
+            written.append(plot_accuracy(points, place.picture("accuracy", label, suffix), score=unit.title))
+            written.append(plot_recovery(curves, place.picture("recovery", label, suffix), score=held_out))
     return written
 
 

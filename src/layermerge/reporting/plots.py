@@ -7,6 +7,7 @@ state shared with the caller's own matplotlib.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -154,9 +155,10 @@ def picture(path: str | Path, *, width: float = 8.0, height: float = 4.6, panels
 
 
 def _matplotlib() -> Any:
+    matplotlib = require_package("matplotlib", "a picture", "layermerge[plots]")
     for name in ("matplotlib.figure", "matplotlib.backends.backend_agg"):
-        require_package(name, "a picture", "layermerge[plots]")
-    return require_package("matplotlib", "a picture", "layermerge[plots]")
+        importlib.import_module(name)
+    return matplotlib
 
 
 def styles() -> Iterator[tuple[str, str, str]]:

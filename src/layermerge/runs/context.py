@@ -20,7 +20,6 @@ from layermerge.surgery.merge import MergedModule, merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tasks.base import Task
 from layermerge.tracing.trace import Trace, trace
-from layermerge.tuning.distributed import usable_device
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def open_context(
     model: nn.Module, task: Task, run_dir: str | Path, settings: Settings, teacher: nn.Module | None = None
 ) -> Context:
     """Traces the network; settings that cannot be kept here are refused before any work."""
-    usable_device(settings.device)
+    settings.require_machine()
     runtime, directory, inputs = settings.make_runtime(), RunDirectory(Path(run_dir)), task.example_inputs()
     traced = trace(model, inputs)
     directory.require_same_network(traced.structure, traced.inputs, type(model).__name__)

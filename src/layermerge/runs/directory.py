@@ -179,11 +179,15 @@ class RunDirectory(NetworkDirectory):
     def known_plan(self) -> PlanFile | None:
         return self.read_plan() if self.plan.is_file() else None
 
+    def holds_original(self, plan: PlanFile) -> bool:
+        """Whether the untouched network's file is there, and the one that the plan was written with."""
+        return self.original.is_file() and plan.original == digest(self.original.read_bytes())
+
     def require_original(self, plan: PlanFile) -> Path:
         """The untouched network's file, which must be the one that the plan was written with."""
         if not self.original.is_file():
             raise ArtifactError(f"'{self.original}' does not exist; copy it along with '{self.plan.name}'")
-        if plan.original != digest(self.original.read_bytes()):
+        if not self.holds_original(plan):
             raise ArtifactError(
                 f"'{self.original}' is not the network that '{self.plan}' was written with; copy both, or plan again"
             )

@@ -49,6 +49,12 @@ class PlanFile:
     """Digest of the untouched network's file, where one was written with the plan."""
     schema_version: Literal[2] = SCHEMA
 
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise ValueError("it lists no layers")
+        if any(not 0 <= candidate.start < candidate.end <= len(self.layers) for candidate in self.candidates):
+            raise ValueError("a candidate covers layers that it does not list")
+
     @staticmethod
     def of(
         structure: Structure, inputs: Inputs, plan: Plan, workloads: Mapping[str, Workload | None] | None = None

@@ -42,12 +42,22 @@ def _require_same_run(directory: RunDirectory, noted: RunRecipe, chosen: RunReci
 
 
 def note_recipe(directory: RunDirectory, recipe: RunRecipe) -> None:
-    """Writes the recipe where there is none; adds to one that is there what it does not say yet of what lasts."""
-    stated = recipe.model_dump(mode="json", exclude_unset=True)
-    document = stated
-    if directory.recipe.is_file():
-        known = read_recipe(directory.recipe).model_dump(mode="json", exclude_unset=True)
-        document = known | {key: stated[key] for key in _LASTING if key in stated and known.get(key) is None}
-        if document == known:
-            return
+    """Writes the recipe where there is none: verbs that follow go by it."""
+    if not directory.recipe.is_file():
+        _write(directory, _stated(recipe))
+
+
+def add_to_recipe(directory: RunDirectory, recipe: RunRecipe) -> None:
+    """After a verb that went well: adds what lasts and the recipe does not say yet."""
+    known, stated = _stated(read_recipe(directory.recipe)), _stated(recipe)
+    missing = {key: stated[key] for key in _LASTING if key in stated and known.get(key) is None}
+    if missing:
+        _write(directory, known | missing)
+
+
+def _stated(recipe: RunRecipe) -> dict[str, Any]:
+    return recipe.model_dump(mode="json", exclude_unset=True)
+
+
+def _write(directory: RunDirectory, document: dict[str, Any]) -> None:
     write_files({directory.recipe: text_writer(yaml.safe_dump(document, sort_keys=False))})

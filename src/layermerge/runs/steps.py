@@ -10,6 +10,7 @@ import copy
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -55,11 +56,12 @@ class Menu:
 def menu_of(context: Context, method: str) -> Menu:
     """The candidates of a method; written down unless what is written offers them already."""
     menu = plan(context.trace, context.settings.rules, method)
-    known = context.directory.known_plan()
-    if known is None or not {entry.key: entry for entry in menu.candidates}.items() <= _offered(known).items():
-        workloads = workloads_of(context.trace, menu)
-        traced = context.trace
-        known = context.directory.write_plan(traced.structure, traced.inputs, menu, workloads, context.untouched())
+    directory, traced = context.directory, context.trace
+    known = directory.known_plan()
+    offered = _offered(known) if known is not None and directory.holds_original(known) else {}
+    if known is None or not {entry.key: entry for entry in menu.candidates}.items() <= offered.items():
+        workloads = workloads_of(traced, menu)
+        known = directory.write_plan(traced.structure, traced.inputs, menu, workloads, context.untouched())
     return Menu(menu, {entry.key: known.workloads[entry.key] for entry in menu.candidates}, known)
 
 
@@ -94,15 +96,13 @@ def measure_latency_from_files(
             f"'{directory.plan}' lists no workloads; write it with: layermerge plan MODEL --run-dir {directory.path}"
         )
     inputs = Inputs.of(known.example_inputs)
-
-    def whole() -> Pass:
-        if runtime.reads_onnx:
-            return runtime.prepare_file(directory.require_original(known), inputs.resized(batch))
+    if runtime.reads_onnx:
+        whole = partial(runtime.prepare_file, directory.require_original(known), inputs.resized(batch))
+    else:
         model = load()
         traced = trace(model, known.example_inputs)
         directory.require_same_network(traced.structure, traced.inputs, type(model).__name__)
-        return runtime.prepare(merge(rewrite(traced, [])), inputs.resized(batch))
-
+        whole = partial(runtime.prepare, merge(rewrite(traced, [])), inputs.resized(batch))
     return LatencyJob(known.plan, known.workloads, known.fingerprint, whole).run(runtime, batch, directory.latency)
 
 

@@ -24,7 +24,7 @@ from layermerge.tables.executors import Executor, in_this_process
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.ruling_out import ruled_out
 from layermerge.tables.runner import fill_table
-from layermerge.tables.shards import WHOLE_TABLE, Shard, shard_path, take_in_shards
+from layermerge.tables.shards import WHOLE_TABLE, Shard, part_of, shard_path, take_in_shards
 from layermerge.tables.table import Row, Scalar, Table
 from layermerge.tasks.base import Task
 from layermerge.tracing.fingerprint import fingerprint
@@ -106,7 +106,7 @@ def measure_importance(
     _require_same_latency(table, keys, reasons)
     if reasons:
         fill_table(path, provenance, list(reasons), lambda key: _ruled_out(key, reasons[key]), title="ruling out")
-    return fill_table(path, provenance, keys, scored, title="importance", shard=shard, executor=executor)
+    return fill_table(path, provenance, part_of(keys, shard), scored, title="importance", executor=executor)
 
 
 def _require_same_latency(table: Table, keys: list[str], reasons: dict[str, str]) -> None:

@@ -25,20 +25,15 @@ def fill_table(
     measure: Measure,
     *,
     title: str = "measuring",
-    shard: tuple[int, int] = (0, 1),
     executor: Executor = in_this_process,
     keep_failures: bool = True,
 ) -> Table:
     """Measures every key that the table lacks; each row is durable when it is done.
 
-    `shard` is (number, count): this run takes every count-th key, from `number` on. A measurement that fails is recorded,
-    with its reason, and does not end the run; what would fail every entry alike does, and so do too many failures. Without
-    `keep_failures` nothing is recorded of a failure, and it ends the run.
+    A measurement that fails is recorded, with its reason, and does not end the run; what would fail every entry alike does,
+    and so do too many failures. Without `keep_failures` nothing is recorded of a failure, and it ends the run.
     """
-    number, count = shard
-    if not 0 <= number < count:
-        raise TableError(f"shard {number} of {count} does not exist; give a number from 0 to {count - 1}")
-    wanted = list(dict.fromkeys(keys[number::count]))
+    wanted = list(dict.fromkeys(keys))
     if (complete := _complete(Path(path), provenance, wanted)) is not None:
         return complete
     with TableWriter(path, provenance) as writer:

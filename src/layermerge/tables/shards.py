@@ -7,7 +7,7 @@ measured; what they lack is measured then.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from layermerge.errors import TableError
@@ -25,6 +25,14 @@ def parse_shard(text: str) -> Shard:
     if not 1 <= number <= count:
         raise TableError(f"shard '{text}' is not of the form 2/4, the second of four parts")
     return number - 1, count
+
+
+def part_of(keys: Sequence[str], shard: Shard) -> Sequence[str]:
+    """Every count-th key, from the shard's number on."""
+    number, count = shard
+    if not 0 <= number < count:
+        raise TableError(f"shard {number} of {count} does not exist; give a number from 0 to {count - 1}")
+    return keys[number::count]
 
 
 def shard_path(path: Path, shard: Shard) -> Path:
