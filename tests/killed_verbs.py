@@ -79,7 +79,8 @@ def lasting(directory: Path) -> dict[str, Any]:
             kept[name] = path.read_bytes()
         elif path.suffix == ".jsonl":
             rows = [json.loads(line) for line in path.read_text().splitlines()]
-            kept[name] = [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+            taken = ("seconds", "samples", "spread")
+            kept[name] = [{key: value for key, value in row.items() if key not in taken} for row in rows]
         elif path.suffix == ".json":
             document = json.loads(path.read_text())
             document.pop("cost", None)

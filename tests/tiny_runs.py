@@ -146,7 +146,7 @@ def network(width: int = 8) -> TinyNet:
 
 
 def _price(sizes: list[int]) -> float:
-    return 0.25 + sum(1 + size / 500 for size in sizes)
+    return 0.25 + sum(1 + size / 500 for size in sorted(sizes))  # in one order, for the same last bit
 
 
 class Priced(OnnxRuntime):

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import tiny_runs
 from command_line import FOLDER, MODEL, SETTINGS, Result, Run, document, folder, one_line, write_data, write_recipe
+from layermerge.models import load_model
 from layermerge.runs.methods import METHODS
 from tiny_runs import accuracy_of, arrays, contents, normalised, served_logits
 
@@ -114,7 +115,13 @@ SOURCES = {
     "python": ("layermerge", "python:tiny_runs:network", "npz:data.npz", (), ("--allow-python",)),
     "folder": ("depth", "python:tiny_runs:network", "imagefolder:images", ("--input=3x12x12",), ("--allow-python",)),
     "demo": ("layeronly", "demo:clothes", "embedded", ("--set=data.held_out=30",), ()),
-    "timm": ("layeronly", "timm:test_resnet?num_classes=3", "imagefolder:images", ("--input=3x32x32",), ()),
+    "timm": (
+        "layeronly",
+        "timm:test_resnet?num_classes=3",
+        "imagefolder:images",
+        ("--input=3x32x32", "--weights=trained.safetensors"),
+        (),
+    ),
 }
 
 
@@ -123,6 +130,7 @@ def test_verbs_compose_on_one_run_directory(run: Run, tmp_path: Path, source: st
     """Nobody is asked twice: the first verb is told what the run is of, the others its budget."""
     method, model, data, sets, allowed = SOURCES[source]
     folder(tmp_path / "images")
+    save_file(load_model("timm:test_resnet?num_classes=3").module.state_dict(), "trained.safetensors")
     few = [f"--set={part}={{steps: 1, batch_size: 4, lr: 0.01}}" for part in ("importance", "finetune")]
     normal = [f"--set=data.normalise={{mean: {list(tiny_runs.MEAN)}, std: {list(tiny_runs.STD)}}}"] * (source != "demo")
     told = (f"--method={method}", "--data", data, "--runtime=priced", *sets, *few, *normal)
@@ -133,27 +141,27 @@ def test_verbs_compose_on_one_run_directory(run: Run, tmp_path: Path, source: st
     cost = document(run("importance", "b", *allowed, "--json"))
     untouched = sum(len(entry["layers"]) == 1 and len(entry["kept"]) == 1 for entry in document(planned)["candidates"])
     assert cost["entries"] == cost["scored"] + cost["ruled_out"] + cost["failed"] + untouched
-    solved = document(run("solve", "b", "--budget", "80%", "--json"))
-    assert solved["latency_ms"] <= 0.8 * measured["original_ms"]
+    solved = document(run("solve", "b", "--budget", "90%", "--json"))
+    assert solved["latency_ms"] <= 0.9 * measured["original_ms"]
     tables = {name: Path("b", name).read_bytes() for name in ("importance.jsonl", "latency.jsonl", "recipe.yaml")}
 
-    place = Path("b") / method / "80pct" / "plain"
-    tuned = document(run("finetune", "b", "--budget", "80%", *allowed, "--json"))
-    assert tuned["80%"]["saved_to"] == str(place / "unmerged")
-    merged = document(run("merge", "b", "--budget", "80%", *allowed, "--json"))
+    place = Path("b") / method / "90pct" / "plain"
+    tuned = document(run("finetune", "b", "--budget", "90%", *allowed, "--json"))
+    assert tuned["90%"]["saved_to"] == str(place / "unmerged")
+    merged = document(run("merge", "b", "--budget", "90%", *allowed, "--json"))
     assert merged["saved_to"] == str(place)
     assert merged["convs_after"] <= merged["convs_before"] <= len(layers)
-    exported = document(run("export", "b", "--budget", "80%", *allowed, "--to", "fast.onnx", "--json"))
+    exported = document(run("export", "b", "--budget", "90%", *allowed, "--to", "fast.onnx", "--json"))
     assert exported["convs"] == merged["convs_after"]
     assert Path("fast.onnx").read_bytes() == (place / "model.onnx").read_bytes()
     page = document(run("report", "b", "--no-pictures", "--json"))
     (result,) = page["runs"][0]["results"]
-    assert (result["method"], result["budget"], result["label"]) == (method, "80%", "plain")
+    assert (result["method"], result["budget"], result["label"]) == (method, "90%", "plain")
     assert result["score"]["value"] == exported["score"]
 
     # compress is these steps and nothing else: it finds them done.
     before = contents(Path("b"))
-    again = run("compress", "--run-dir", "b", "--budget", "80%", *allowed, "--json")
+    again = run("compress", "--run-dir", "b", "--budget", "90%", *allowed, "--json")
     assert again.code == 0, again.err
     assert json.loads(again.out)[0]["measured_ms"] == result["measured_ms"]
     assert {name: content for name, content in contents(Path("b")).items() if name != "report.html"} == {
@@ -282,11 +290,11 @@ def nothing_written(folder: str = "d") -> bool:
         (("--executor", "slurm"), "executor: Input should be 'local' or 'ray', not 'slurm'"),
         (("--set", "finetune.lrr=1"), "recipe 'mine.yaml': finetune.lrr: there is no such key"),
         (("--set", "finetune.lr=fast"), "recipe 'mine.yaml': finetune.lr: Input should be a valid number"),
-        (("--set", "model.name=x"), "model.name: model is 'python:tiny_runs:network', which has no keys of its own"),
+        (("--set", "model.name=x"), "model.name: model is not a mapping, so it has no key name"),
         (("--set", "finetune.lr"), "--set finetune.lr: write KEY=VALUE, such as finetune.lr=0.01"),
         (("--set", "=3"), "--set =3: write KEY=VALUE"),
-        (("--set", "label=[a"), "--set label=[a: '[a' is not a YAML value"),
-        (("--set", "label=2024-13-45"), "--set label=2024-13-45: '2024-13-45' is not a YAML value"),
+        (("--set", "label=[a"), "--set label=[a: '[a' is not valid YAML"),
+        (("--set", "label=2024-13-45"), "--set label=2024-13-45: '2024-13-45' is not valid YAML"),
         (("--set", "input=3xx"), "input shape '3xx' is not of the form"),
         (("--set", "data.held_out=5000"), "held_out=5000 of 160 images leaves nothing"),
         (("--set", "rules.pin=[zzz]"), "pin 'zzz' matches no layer"),
@@ -406,11 +414,11 @@ def test_once_data_is_repaired_the_same_command_goes_through(run: Run, tmp_path:
     folder(tmp_path / "images")
     result = compress_folder(run)
     assert result.code == 0, result.err
-    assert "on 60 (before " in result.out
+    assert "60 test images" in result.out
 
 
 def test_an_image_folder_end_to_end(run: Run, tmp_path: Path) -> None:
     folder(tmp_path / "images")
     result = compress_folder(run)
     assert result.code == 0, result.err
-    assert "on 60 (before " in result.out
+    assert "60 test images" in result.out

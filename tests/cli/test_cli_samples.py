@@ -136,7 +136,7 @@ def test_a_model_that_does_not_say_what_it_takes(run: Run) -> None:
         (("python:tiny:net_and_inputs", "--grid", "a.png"), "the network failed at time step 980"),
         (("python:denoising:conditional", "--grid", "a.png"), "takes 3 inputs; here it gets images and time steps"),
         (("python:denoising:of_vectors", "--grid", "a.png"), "does not take images first"),
-        (("diffusers:absent", "--grid", "a.png"), "is no diffusers configuration"),
+        (("diffusers:absent", "--grid", "a.png"), "is not a diffusers configuration"),
     ],
 )
 def test_mistakes_are_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:

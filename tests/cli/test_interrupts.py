@@ -244,22 +244,17 @@ def linger():
 IN_AN_EXPORT = (
     BEGIN
     + """
-from types import FunctionType
-
-def export():
-    print("ready", flush=True)
-    end = time.monotonic() + 1
-    while time.monotonic() < end:
-        time.sleep(0.01)
-    print("went on", flush=True)
-
-export = FunctionType(export.__code__, {"__name__": "torch.export._trace", "time": time})
+from layermerge.tracing.uninterrupted import uninterrupted
 
 @app.app.command()
 def linger():
-    export()
+    with uninterrupted():
+        print("ready", flush=True)
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            time.sleep(0.01)
+        print("went on", flush=True)
     time.sleep(100)
-    print("was not interrupted")
 """
 )
 

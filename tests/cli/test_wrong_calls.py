@@ -226,13 +226,13 @@ WRONG = [
     Wrong("plan of a format of many digits", ("latency", "a"), "'a/plan.json' is truncated or not JSON",
           put("a/plan.json", f'{{"schema_version": {"9" * 5000}}}')),
     Wrong("plan of many levels", ("latency", "a"), "'a/plan.json' is truncated or not JSON", put("a/plan.json", "[" * 9999)),
-    Wrong("plan without layers", ("solve", "a"), "a network of 0 layers leaves nothing", changed("a/plan.json", layers=[])),
+    Wrong("plan without layers", ("solve", "a"), "it lists no layers", changed("a/plan.json", layers=[])),
     Wrong("no plan at all", ("latency", "a"), "'a/plan.json' has no schema_version", put("a/plan.json", "[]")),
     Wrong("network left behind", ("latency", "a"), "original.onnx",
           all_of(remove("a/latency.jsonl"), remove("a/original.onnx"))),
     Wrong("truncated network", ("latency", "a"), "original.onnx",
           all_of(remove("a/latency.jsonl"), halve("a/original.onnx"))),
-    Wrong("table that is none", ("latency", "a"), "has a line that is no JSON", put("a/latency.jsonl", "hello\n")),
+    Wrong("table that is none", ("latency", "a"), "has a line that is not valid JSON", put("a/latency.jsonl", "hello\n")),
     Wrong("table that is a directory", ("latency", "a"), "table 'a/latency.jsonl' cannot be written: Is a directory",
           all_of(remove("a/latency.jsonl"), lambda: Path("a/latency.jsonl").mkdir())),
     Wrong("locked table", ("latency", "a", "--runtime", "priced"), "is being written by another process",
@@ -247,7 +247,7 @@ WRONG = [
     Wrong("unknown executor", ("importance", "a", "--allow-python", "--executor", "slurm"), "'local' or 'ray'"),
     Wrong("no workers", ("importance", "a", "--workers", "0"), "Invalid value for '--workers'"),
     Wrong("method without a table", ("importance", "a", "--allow-python", "--method", "channels"), "'channels'"),
-    Wrong("truncated table", ("importance", "a", "--allow-python"), "has a line that is no JSON",
+    Wrong("truncated table", ("importance", "a", "--allow-python"), "has a line that is not valid JSON",
           append("a/importance.jsonl", '{"key": "0-\n')),
     Wrong("table of other training", ("importance", "a", "--allow-python", "--set", "importance.lr=0.5"),
           "recipe.lr: 0.01 there, 0.5 now"),
@@ -453,7 +453,8 @@ def test_a_disk_that_was_full_leaves_no_entry_marked_as_failed(
     with monkeypatch.context() as patch:
         patch.setattr(tiny_runs.Priced, "prepare", fail)
         line = one_line(run("latency", "a", "--runtime", "priced"), code=1)
-    assert line.startswith("failed: No space left on device for '/tmp/graph.onnx'; repair that")
+    assert line.startswith("failed: ")
+    assert "No space left on device: '/tmp/graph.onnx'" in line
     assert contents(workshop) == before
     assert run("latency", "a", "--runtime", "priced").code == 0
     assert '"failed"' not in (workshop / "a/latency.jsonl").read_text(encoding="utf-8")

@@ -135,6 +135,7 @@ PICTURES = {f"report-{name}.{suffix}" for name in ("accuracy", "frontier", "reco
 
 
 def test_the_verb_writes_the_page_and_pictures_into_the_run(run: Run, tiny: Path) -> None:
+    (tiny / "report.html").unlink()
     before = {path.name for path in tiny.iterdir()}
     result = run("report", "tiny")
     assert result.code == 0, result.err
@@ -146,12 +147,13 @@ def test_the_verb_writes_the_page_and_pictures_into_the_run(run: Run, tiny: Path
 
 
 def test_json_prints_the_facts(run: Run, tiny: Path) -> None:
+    (tiny / "report.html").unlink()
     shutil.copytree(tiny, tiny.parent / "other")
     result = run("report", "tiny", "other", "--out", "both.html", "--no-pictures", "--json")
     facts: Any = document(result)
     assert facts["written"] == ["both.html"]
     assert [entry["name"] for entry in facts["runs"]] == ["tiny", "other"]
-    assert facts["runs"][0]["layers"][0]["name"] == "stem.0"
+    assert facts["runs"][0]["layers"][0]["layer"]["name"] == "stem.0"
     assert not (tiny / "report.html").exists()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from layermerge.errors import LayerMergeError, PlotError
+from layermerge.errors import LayerMergeError, MissingPackage, PlotError
 from layermerge.reporting.plots import MethodPoint, RecoveryCurve, picture, plot_accuracy, plot_recovery, styles
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -113,6 +113,6 @@ def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(PlotError, match=r"not installed; try: pip install 'layermerge\[plots\]'$"):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingPackage, match=r"not installed; try: pip install 'layermerge\[plots\]'$"):
         plot_accuracy(POINTS, tmp_path / "a.png")

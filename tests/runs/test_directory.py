@@ -220,7 +220,7 @@ def test_a_plan_whose_works_are_not_its_candidates_is_refused(tmp_path: Path) ->
 def test_a_runtime_that_cannot_read_the_network_leaves_no_table_behind(tmp_path: Path) -> None:
     """Else the next, right runtime would be refused for the sake of a table that is of no use."""
     written(tmp_path)
-    with pytest.raises(lm.LayerMergeError, match="holds the run of another network than this Sequential"):
+    with pytest.raises(lm.LayerMergeError, match="holds the run of another network than this Plain"):
         measure_latency_from_files(RunDirectory(tmp_path), make_runtime("torch"), 1, lambda: zoo.build("plain"))
     assert measure_run(tmp_path, make_runtime("onnxruntime"), 1).original_ms > 0
 

@@ -202,7 +202,7 @@ def test_truncated_weights(run: Path, length: int) -> None:
 @pytest.mark.parametrize("junk", [b"not weights at all", b"\xff" * 64, b"PK\x03\x04" + bytes(60)])
 def test_weights_that_are_no_safetensors_file(run: Path, junk: bytes) -> None:
     (run / "model.safetensors").write_bytes(junk)
-    refused(run, zoo.build("basic"), match="torn or no safetensors file")
+    refused(run, zoo.build("basic"), match="truncated or not a safetensors file")
 
 
 def test_foreign_weights(run: Path) -> None:

@@ -180,13 +180,13 @@ def test_another_budget_shares_the_tables(copied: Path) -> None:
 
 @pytest.mark.parametrize("name", ["result.json", "model.onnx", "model.safetensors", "solution.json"])
 def test_a_file_that_is_gone_is_made_again(copied: Path, finished: tuple[Path, Result], name: str) -> None:
-    before, watched = contents(copied), task()
+    before, watched = kept(copied), task()
     (copied / PLACE / name).unlink()
     again = lm.compress(network(), watched, budget=BUDGET, run_dir=copied, settings=settings())
     assert watched.drawn == 1
     assert again.report == finished[1].report
     assert same_weights(again.module, finished[1].module)
-    after = contents(copied)
+    after = kept(copied)
     assert after.keys() == before.keys()
     unchanged = before.keys() - {str(PLACE / "model.onnx")}  # an exporter may name things otherwise
     assert {key: after[key] for key in unchanged} == {key: before[key] for key in unchanged}
