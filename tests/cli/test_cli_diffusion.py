@@ -105,6 +105,7 @@ def test_a_diffusion_model_is_compressed_and_served(run: Run) -> None:
     assert tiny_runs.contents(Path("a")) == before, "a second call does nothing anew"
 
 
+@pytest.mark.slow
 def test_methods_are_compared_and_pruned_networks_compressed_further(run: Run) -> None:
     methods = ("layeronly", "channels+layeronly")
     flags = [flag for method in methods for flag in ("--method", method)]

@@ -38,6 +38,7 @@ def photographs(folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("default")
+@pytest.mark.slow
 def test_compress_a_timm_model_on_a_folder_of_photographs(run: Run) -> None:
     photographs(Path("photos"))
     short = [word for key, value in SHORT.items() for word in ("--set", f"{key}={value}")]

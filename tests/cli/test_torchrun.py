@@ -33,6 +33,7 @@ def _run(folder: Path, *command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_two_processes_choose_once_and_compress_finishes_what_they_trained(tmp_path: Path) -> None:
     data: dict[str, Any] = dict(arrays())
     np.savez(tmp_path / "data.npz", **data)

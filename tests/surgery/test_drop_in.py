@@ -120,6 +120,7 @@ def test_the_configuration_comes_along(same: Any) -> None:
     assert same.device == torch.device("cpu")
 
 
+@pytest.mark.slow
 def test_conditional_network(tmp_path: Path) -> None:
     """As Stable Diffusion's pipeline calls it: keywords at None, one step for the batch, a tuple back."""
     torch.manual_seed(7)
