@@ -13,18 +13,14 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.parametrize(
-    ("count", "seed"), [pytest.param(4, 1, id="few"), pytest.param(150, 2, marks=pytest.mark.slow, id="many")]
-)
-def test_whenever_and_however_a_run_is_ended_it_goes_on_to_the_same_files(
-    count: int, seed: int, tmp_path: Path
-) -> None:
+@pytest.mark.slow
+def test_whenever_and_however_a_run_is_ended_it_goes_on_to_the_same_files(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(TESTS / "killed_verbs.py"), str(tmp_path), "150", "1"],
         env=os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=3000,
+        timeout=5000,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
