@@ -101,7 +101,7 @@ def row(
     }
     samples = time_side_by_side(runs, AFTERWARDS)
     share = samples["merged"].value_ms / samples["original"].value_ms
-    allowed = met.budget_ms / table.original_ms
+    allowed = (met.budget_ms or 0.0) / table.original_ms
     first = met.rounds[0]
     return (
         f"{head} {first.predicted_ms / first.measured_ms - 1:+.0%} | {len(met.rounds)} "

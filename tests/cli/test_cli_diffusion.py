@@ -117,6 +117,7 @@ def test_methods_are_compared_and_pruned_networks_compressed_further(run: Run) -
         assert f"| {method} | 80% |" in table, table
 
 
+@pytest.mark.slow
 def test_a_network_that_takes_the_class_is_given_it(run: Run) -> None:
     write_network(Path("unet"), num_class_embeds=3)
     write_recipe(data=RECIPE["data"] | {"condition": "labels"})

@@ -65,7 +65,7 @@ def test_the_shipped_network_tells_clothes_apart() -> None:
 
 def test_the_shipped_recipe_says_all_that_the_demo_needs() -> None:
     recipe = read_recipe(demo.RECIPE)
-    assert (recipe.model, recipe.data.source, recipe.budgets) == ("demo:clothes", "embedded", ("60%",))
+    assert (recipe.model, recipe.require_data().source, recipe.budgets) == ("demo:clothes", "embedded", ("60%",))
 
 
 # -- the verb

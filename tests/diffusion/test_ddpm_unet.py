@@ -49,6 +49,7 @@ def check(seed: int) -> tuple[Any, Tensor]:
     return merged, expected
 
 
+@pytest.mark.slow
 def test_a_random_solution_merges_exactly() -> None:
     """A solution with a kernel that no smaller network has."""
     model, _ = ddpm()

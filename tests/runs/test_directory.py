@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -46,9 +49,21 @@ def read_latency(directory: Path) -> LatencyTable:
     return RunDirectory(directory).read_latency()
 
 
-def written(directory: Path, name: str = "functional_relu", method: str = "layermerge", **more: bool) -> lm.Plan:
+@cache
+def _begun(name: str, method: str, with_weights: bool) -> tuple[Path, lm.Plan]:
+    """Exported once, then copied."""
+    made = Path(tempfile.mkdtemp(prefix="begun-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
     plan = lm.plan(zoo.traced(name), method=method)
-    begin_run(directory, zoo.traced(name), plan, **more)
+    begin_run(made / "run", zoo.traced(name), plan, with_weights=with_weights)
+    return made / "run", plan
+
+
+def written(
+    directory: Path, name: str = "functional_relu", method: str = "layermerge", with_weights: bool = False
+) -> lm.Plan:
+    made, plan = _begun(name, method, with_weights)
+    shutil.copytree(made, directory, dirs_exist_ok=True)
     return plan
 
 
@@ -260,7 +275,7 @@ def test_a_directory_of_another_format_is_refused_and_stays(version: str, messag
     with pytest.raises(ArtifactError, match=message):
         read_plan(tmp_path)
     with pytest.raises(ArtifactError, match=message):
-        written(tmp_path)
+        begin_run(tmp_path, zoo.traced("functional_relu"), lm.plan(zoo.traced("functional_relu")))
     assert (tmp_path / PLAN).read_text() == text
 
 

@@ -160,21 +160,24 @@ class RunDirectory(NetworkDirectory):
         inputs: Inputs,
         plan: Plan,
         workloads: dict[str, Workload | None],
-        untouched: MergedModule,
+        untouched: MergedModule | None = None,
     ) -> PlanFile:
-        """Writes the plan and the untouched network beside it; the plan says which file that is."""
+        """Writes the plan, and beside it the untouched network, where that is given; the plan says which file that is."""
         described = PlanFile.of(structure, inputs, plan, workloads)
-        exported: dict[str, str] = {}
+        if untouched is None:
+            write_document(self.plan, described)
+            return described
+        served, exported = for_serving(untouched), dict[str, str]()
 
         def write_original(path: Path) -> None:
-            write_onnx(for_serving(untouched), path, inputs)
+            write_onnx(served, path, inputs)
             exported["digest"] = digest(path.read_bytes())
 
         def write_described(path: Path) -> None:
             path.write_text(document_text(replace(described, original=exported["digest"])), encoding="utf-8")
 
         write_files({self.original: write_original, self.plan: write_described})
-        return self.read_plan()
+        return replace(described, original=exported["digest"])
 
     def known_plan(self) -> PlanFile | None:
         return self.read_plan() if self.plan.is_file() else None

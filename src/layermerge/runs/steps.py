@@ -54,15 +54,24 @@ class Menu:
 
 
 def menu_of(context: Context, method: str) -> Menu:
-    """The candidates of a method; written down unless what is written offers them already."""
+    """The candidates of a method; written down unless what is written offers them already.
+
+    The untouched network's file belongs to it where the runtime reads files.
+    """
     menu = plan(context.trace, context.settings.rules, method)
     directory, traced = context.directory, context.trace
     known = directory.known_plan()
-    offered = _offered(known) if known is not None and directory.holds_original(known) else {}
+    served = context.untouched if context.runtime.reads_onnx else lambda: None
+    offered = _offered(known) if known is not None and _complete(context, known) else {}
     if known is None or not {entry.key: entry for entry in menu.candidates}.items() <= offered.items():
         workloads = workloads_of(traced, menu)
-        known = directory.write_plan(traced.structure, traced.inputs, menu, workloads, context.untouched())
+        known = directory.write_plan(traced.structure, traced.inputs, menu, workloads, served())
     return Menu(menu, {entry.key: known.workloads[entry.key] for entry in menu.candidates}, known)
+
+
+def _complete(context: Context, known: PlanFile) -> bool:
+    """Whether the run's file of the untouched network is there, if the runtime reads files."""
+    return not context.runtime.reads_onnx or context.directory.holds_original(known)
 
 
 def _offered(known: PlanFile) -> dict[str, Any]:
@@ -123,7 +132,8 @@ def measure_importance_step(context: Context, menu: Menu, latency: LatencyTable,
 
 def original_ms(context: Context) -> float:
     """Latency of the network as it came, norms folded: the first row of its table, measured if it is not there."""
-    if context.directory.known_plan() is None:
+    known = context.directory.known_plan()
+    if known is None or not _complete(context, known):
         menu_of(context, "layermerge")
     structure, nothing = (
         context.trace.structure,
