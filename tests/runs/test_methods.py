@@ -263,3 +263,10 @@ def test_comparing_refuses_an_unknown_method_before_anything_is_trained(tmp_path
         lm.compare(network(), watched, methods=["magic"], budgets=["60%"], run_dir=tmp_path, settings=settings())
     assert watched.drawn <= 1
     assert contents(tmp_path) == {}
+
+
+@pytest.mark.parametrize(("methods", "budgets"), [([], ["60%"]), (["depth"], [])])
+def test_comparing_nothing_is_refused(methods: list[str], budgets: list[str], tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="a comparison needs at least one method and one budget"):
+        lm.compare(network(), task(), methods=methods, budgets=budgets, run_dir=tmp_path, settings=settings())
+    assert contents(tmp_path) == {}
