@@ -120,6 +120,15 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.usefixtures("saved")
+def test_exporting_again_replaces_the_file(run: Run, tmp_path: Path) -> None:
+    assert document(run("export", "a", "--model", "python:tiny:net", "--json"))["convs"] == 1
+    before = (tmp_path / "a/model.onnx").read_bytes()
+    lm.save(tmp_path / "a", lm.rewrite(lm.trace(tiny(), torch.randn(2, 3, 8, 8)), []))
+    assert document(run("export", "a", "--model", "python:tiny:net", "--json"))["convs"] == 3
+    assert (tmp_path / "a/model.onnx").read_bytes() != before
+
+
+@pytest.mark.usefixtures("saved")
 def test_a_bad_suffix(run: Run, tmp_path: Path) -> None:
     line = one_line(run("export", "a", "--model", "python:tiny:net", "--to", "model.tflite"))
     assert line == "error: cannot export to 'model.tflite'; give a name that ends in .onnx, .pt2, .safetensors"

@@ -35,6 +35,7 @@ def export(
 
     Example: layermerge export runs/a --budget 60% --to fast.onnx
     """
+    from layermerge.files import write_files
     from layermerge.runs.networks import find_network, merged
     from layermerge.runs.steps import count_convs
     from layermerge.runtimes.exporting import export as write_export
@@ -45,11 +46,18 @@ def export(
         fast, facts = _served(run_dir, found)
     else:
         fast = merged(found.load())
-    default = found.place.path if found.variant is None else found.variant.path
-    path = to or default / "model.onnx"
-    if to is not None or not path.is_file():
+    exported = (found.variant or found.place).exported
+    path = to or exported
+    if facts and exported.is_file() and path.suffix == exported.suffix:
+        if path != exported:
+            write_files({path: lambda file: _copy(exported, file)})
+    else:
         write_export(fast, path, found.place.read_plan().example_inputs)
     report(as_json, {"convs": count_convs(fast), "exported_to": str(path), "bytes": path.stat().st_size, **facts})
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.write_bytes(source.read_bytes())
 
 
 def _served(run_dir: Path, found: FoundNetwork) -> tuple[Any, dict[str, Any]]:

@@ -49,6 +49,16 @@ class NetworkDirectory:
         return self.path / "model.safetensors"
 
     @property
+    def exported(self) -> Path:
+        """The network as a file for runtimes."""
+        return self.path / "model.onnx"
+
+    @property
+    def merged(self) -> NetworkDirectory:
+        """Where a network that stands for itself is saved once it is merged."""
+        return NetworkDirectory(self.path / "merged")
+
+    @property
     def holds_network(self) -> bool:
         return self.solution.is_file() and self.weights.is_file()
 
@@ -66,10 +76,6 @@ class VariantDirectory(NetworkDirectory):
     @property
     def variant(self) -> Path:
         return self.path / "variant.json"
-
-    @property
-    def exported(self) -> Path:
-        return self.path / "model.onnx"
 
     @property
     def result(self) -> Path:

@@ -31,7 +31,7 @@ class FoundNetwork:
 
     @property
     def merged_place(self) -> Path:
-        return self.place.path / "merged" if self.variant is None else self.variant.path
+        return self.place.merged.path if self.variant is None else self.variant.path
 
 
 def find_network(run_dir: Path, recipe: RunRecipe, *, unmerged: bool = False) -> FoundNetwork:
