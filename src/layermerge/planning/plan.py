@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from layermerge.conv import ConvSpec
 from layermerge.errors import PlanError
-from layermerge.planning.knapsack import Choice, Knapsack, Options, Refusal
+from layermerge.planning.knapsack import NOTHING, Choice, Knapsack, Options, Refusal
 from layermerge.planning.ranges import PathWalk, Span, span, why_illegal, why_no_range
 from layermerge.planning.rules import Rules
 from layermerge.tracing.structure import Layer, Step, Structure
@@ -174,9 +174,19 @@ class _Menu:
         for walk in map(PathWalk.of, self.structure.paths):
             for first in range(len(walk.items)):
                 self._from(walk, first, found)
+        if self.rules.identities == "all":
+            self._drop_bodies(found)
         for reached in found:
             self.reasons.pop(reached, None)
         return found
+
+    def _drop_bodies(self, found: dict[Span, Options]) -> None:
+        """A residual body may go whole, whatever it holds: its block becomes its shortcut."""
+        for block in self.structure.blocks:
+            body = block.body_start, block.end
+            if self.pinned.isdisjoint(range(*body)):
+                nothing = ConvSpec.identity(self.layers[block.body_start].spec.in_channels), False
+                found.setdefault(body, {}).setdefault(nothing, NOTHING)
 
     def _from(self, walk: PathWalk, first: int, found: dict[Span, Options]) -> None:
         """All ranges that start with item `first` of a path."""

@@ -6,10 +6,11 @@ In: the structure of a traced network. Out: for each range of layers the path st
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from layermerge.tracing.operators import Role
-from layermerge.tracing.structure import Block, BlockStep, ConvStep, DataPath, MapShape, OpStep, Step, Structure
+from layermerge.tracing.structure import Block, BlockStep, ConvStep, DataPath, MapShape, OpStep, Step, Structure, SubgraphStep
 
 Span = tuple[int, int]
 """Layers start..end-1."""
@@ -30,7 +31,7 @@ class PathWalk:
         for step in path:
             if isinstance(step, OpStep):
                 waiting.append(step)
-            else:
+            elif not isinstance(step, SubgraphStep):
                 items.append(step)
                 before.append(tuple(waiting))
                 waiting = []
@@ -52,7 +53,7 @@ def lead(structure: Structure, block: Block) -> OpStep | None:
             return None
         if isinstance(step, BlockStep):
             return lead(structure, structure.blocks[step.block])
-        if step.role not in (Role.PAD, Role.DROPOUT):
+        if isinstance(step, OpStep) and step.role not in (Role.PAD, Role.DROPOUT):
             return step
     return None
 
@@ -102,13 +103,10 @@ def _why_no_norm_moves(steps: DataPath, output: MapShape) -> str | None:
 
 def why_no_range(structure: Structure, start: int, end: int) -> str:
     """Why layers start..end-1 cannot be a range: what the topology puts between them."""
-    first = 0
-    for path, opening in zip(structure.chains, structure.openings, strict=True):
-        stop = first + sum(1 for _ in structure.layers_of(path))
+    for first, opening in _openings(structure):
         if start < first < end:
             before, after = structure.layers[first - 1].name, structure.layers[first].name
             return f"'{before}' and '{after}' are not on one chain: {opening}"
-        first = stop
     for block in structure.blocks:
         overlap = start < block.end and block.start < end
         whole = start <= block.start and block.end <= end
@@ -123,3 +121,12 @@ def why_no_range(structure: Structure, start: int, end: int) -> str:
         if inside and (reason := _why_not_fused(structure, block, first=start == block.start)):
             return reason
     raise AssertionError(f"layers {start}..{end - 1} are a range")
+
+
+def _openings(structure: Structure) -> Iterator[tuple[int, str]]:
+    """Where chains begin, and why: those of the network, then those inside bodies that are no path."""
+    bodies = (step for block in structure.blocks for step in block.body if isinstance(step, SubgraphStep))
+    holders = [(structure.chains, structure.openings), *((body.chains, body.openings) for body in bodies)]
+    for chains, openings in holders:
+        for chain, opening in zip(chains, openings, strict=True):
+            yield next(structure.layers_of(chain)), opening

@@ -27,7 +27,8 @@ class Reading:
 
     candidate: Candidate
     steps: DataPath
-    """Its layers and blocks, the operators between them, and the norms and scalars right behind, which fold into its conv."""
+    """Its layers and blocks, the operators between them, and the norms and scalars right behind, which fold into its conv.
+    None where it is a whole residual body that goes, which need not be a path."""
     spec: ConvSpec
     """What its kept layers merge to; the identity where none is."""
     removed: tuple[str, ...]
@@ -44,6 +45,8 @@ class Reading:
 
 def read(structure: Structure, candidate: Candidate) -> Reading:
     """Reads a candidate; outer readings, which fuse more, come first."""
+    if not candidate.kept and structure.block_with_body(candidate.start, candidate.end):
+        return Reading(candidate, (), _unchanged(structure, candidate), (), None, None, None, ())
     remains = Remains.without(structure, candidate.removed)
     steps, spec = _steps(remains, candidate.start, candidate.end)
     emptied = {name for add, body in remains.emptied_blocks().items() for name in (add, *body)}
@@ -58,6 +61,10 @@ def read(structure: Structure, candidate: Candidate) -> Reading:
     end = [name for name in structure.nodes_of(steps) if name not in gone][-1] if candidate.kept else None
     follow = () if end is None else _follow(Flow(structure, gone), end, moved, lost)
     return Reading(candidate, steps, spec, removed, moved, lost, end, follow)
+
+
+def _unchanged(structure: Structure, candidate: Candidate) -> ConvSpec:
+    return ConvSpec.identity(structure.layers[candidate.start].spec.in_channels)
 
 
 def untouched(structure: Structure, index: int) -> Candidate:

@@ -12,7 +12,9 @@ from layermerge.conv import ConvSpec, compose, parallel
 from layermerge.errors import PlanError
 from layermerge.planning.rules import in_series, side_by_side
 from layermerge.tracing.operators import Role
-from layermerge.tracing.structure import Block, BlockStep, ConvStep, DataPath, OpStep, Structure
+from layermerge.tracing.structure import Block, BlockStep, ConvStep, DataPath, OpStep, Structure, SubgraphStep
+
+_KEPT_SUBGRAPH = "no range holds a body that is no path, unless it drops it"
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Remains:
                 dropping = False
                 for branch in self.branches(self.structure.blocks[step.block]):
                     yield from self.stripped(branch)
+            elif isinstance(step, SubgraphStep):
+                raise AssertionError(_KEPT_SUBGRAPH)
             elif step.role in (Role.ACTIVATION, Role.PAD) or (step.role is Role.NORM and dropping):
                 dropping = dropping and step.role is not Role.ACTIVATION
                 yield step.node
@@ -74,6 +78,7 @@ class Remains:
                 if step.role is Role.PAD:
                     spec = compose(spec, ConvSpec.identity(spec.out_channels).padded(step.pad))
                 continue
+            assert not isinstance(step, SubgraphStep), _KEPT_SUBGRAPH
             added = self._item_spec(step)
             if not self._any_kept((step,)):
                 continue

@@ -12,7 +12,7 @@ from layermerge.conv import Sides
 from layermerge.planning.flow import Flow
 from layermerge.planning.reading import Reading
 from layermerge.planning.remains import Remains
-from layermerge.tracing.structure import Block, BlockStep, ConvStep, DataPath
+from layermerge.tracing.structure import Block, BlockStep, ConvStep, DataPath, OpStep
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,9 @@ def _entries(remains: Remains, path: DataPath) -> list[str]:
         if isinstance(step, ConvStep):
             layer = remains.structure.layers[step.layer]
             return [(*layer.pads, layer.node)[0]]
-        if not isinstance(step, BlockStep):
+        if isinstance(step, OpStep):
             return [step.node]
+        assert isinstance(step, BlockStep), "a subgraph is dropped or left alone"
         block = remains.structure.blocks[step.block]
         if not remains.is_emptied(block):
             branches = [_entries(remains, branch) or [block.add] for branch in (block.body, block.bypass)]

@@ -12,7 +12,7 @@ from layermerge.planning.remains import Remains
 from layermerge.surgery.kernels import Kernel, norm_as_affine
 from layermerge.surgery.rewrite import RewrittenModule
 from layermerge.tracing.operators import Role
-from layermerge.tracing.structure import BlockStep, ConvStep, DataPath, OpStep, main_input
+from layermerge.tracing.structure import BlockStep, ConvStep, DataPath, OpStep, SubgraphStep, main_input
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ class _Multiplier:
         for step in path:
             if isinstance(step, OpStep):
                 latest = self._operator(step, latest)
-            elif (item := self._item(step, latest.spec.out_channels)) is not None:
+                continue
+            assert not isinstance(step, SubgraphStep), "a region is a path"
+            if (item := self._item(step, latest.spec.out_channels)) is not None:
                 product, latest = product.then(latest), item
         return product.then(latest)
 

@@ -5,6 +5,7 @@ In: a lifted module. Out: its `Structure`, which says why each chain begins wher
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from layermerge.tracing.structure import (
     OpStep,
     Step,
     Structure,
+    SubgraphStep,
     main_input,
 )
 
@@ -37,8 +39,10 @@ class _Residual:
     fork: fx.Node
     add: fx.Node
     body: tuple[fx.Node, ...]
+    """The ends of its steps; all its nodes where it is no path."""
     bypass: tuple[fx.Node, ...]
     inside: frozenset[fx.Node]
+    is_path: bool = True
 
 
 def find_structure(lifted: LiftedModule) -> Structure:
@@ -59,18 +63,14 @@ class _Finder:
             role = node.meta["role"]
             if role is Role.CONV:
                 self.pads_of[node] = self._pads_before(node)
-            elif role is Role.ADD and (residual := self._residual_at(node)):
+            elif role is Role.ADD and (residual := self._residual_at(node) or self._subgraph_at(node)):
                 self.residuals[node] = residual
-        inside = {node for residual in self.residuals.values() for node in residual.inside if node is not residual.add}
-        inside.update(pad for pads in self.pads_of.values() for pad in pads)
-        chains = [
-            (chain, path) for chain in self._chains(inside) if self._holds_conv(chain) for path in [self._path(chain)]
-        ]
+        chains, openings = self._chains(self.nodes)
         return Structure(
             tuple(self.layers),
             tuple(block for block in self.blocks if block is not None),
-            tuple(path for _, path in chains),
-            tuple(self._opening(chain[0]) for chain, _ in chains),
+            chains,
+            openings,
             {node.name: self._operation(node) for node in self.nodes},
         )
 
@@ -127,6 +127,17 @@ class _Finder:
             return None
         return _Residual(fork, add, body, bypass, inside)
 
+    def _subgraph_at(self, add: fx.Node) -> _Residual | None:
+        """A block with an identity shortcut whose body may be anything, as long as only the add reads what it computes."""
+        left, right = (operand for operand in add.args[:2] if isinstance(operand, fx.Node))
+        for fork, end in ((left, right), (right, left)):
+            body = nodes_between(fork, end)
+            inside = frozenset(body) | {add}
+            apart = all(inside.issuperset(node.users) for node in body)
+            if body and apart and any(node.meta["role"] is Role.CONV for node in body):
+                return _Residual(fork, add, body, (), inside, is_path=False)
+        return None
+
     def _body_and_bypass(
         self, first: tuple[fx.Node, ...], second: tuple[fx.Node, ...]
     ) -> tuple[tuple[fx.Node, ...], tuple[fx.Node, ...]]:
@@ -147,16 +158,23 @@ class _Finder:
 
     # -- chains, in the order of their first node
 
-    def _chains(self, inside: set[fx.Node]) -> list[tuple[fx.Node, ...]]:
+    def _chains(self, nodes: Sequence[fx.Node]) -> tuple[tuple[DataPath, ...], tuple[str, ...]]:
+        """The paths among these nodes that hold a conv, blocks as one step each, and why each begins where it does."""
+        within = set(nodes)
+        residuals = [self.residuals[node] for node in nodes if node in self.residuals]
+        hidden = {node for residual in residuals for node in residual.inside if node is not residual.add}
+        hidden.update(pad for pads in self.pads_of.values() for pad in pads)
         chains: dict[fx.Node, list[fx.Node]] = {}  # by the chain's last node
-        for node in self.nodes:
-            if node in inside or (previous := self._previous(node)) is None:
+        for node in nodes:
+            if node in hidden or (previous := self._previous(node)) is None:
                 continue
-            alone = self._step_nodes(node).issuperset(previous.users)
+            alone = previous in within and self._step_nodes(node).issuperset(previous.users)
             chain = chains.pop(previous) if previous in chains and alone else []
             chains[node] = [*chain, node]
-        order = {node: position for position, node in enumerate(self.nodes)}
-        return sorted((tuple(chain) for chain in chains.values()), key=lambda chain: order[chain[0]])
+        order = {node: position for position, node in enumerate(nodes)}
+        found = sorted((tuple(chain) for chain in chains.values()), key=lambda chain: order[chain[0]])
+        found = [chain for chain in found if self._holds_conv(chain)]
+        return tuple(self._path(chain) for chain in found), tuple(self._opening(chain[0]) for chain in found)
 
     def _opening(self, first: fx.Node) -> str:
         """Why the chain that starts with the step `first` cannot reach further back."""
@@ -207,7 +225,7 @@ class _Finder:
         start = len(self.layers)
         bypass = self._path(residual.bypass)
         shortcut = start if len(self.layers) > start else None
-        body = self._path(residual.body)
+        body = self._path(residual.body) if residual.is_path else (self._subgraph(residual.body),)
         name = residual.add.meta["owner"] or residual.add.name
         self.blocks[index] = Block(
             name,
@@ -221,8 +239,15 @@ class _Finder:
         )
         return BlockStep(index)
 
+    def _subgraph(self, nodes: tuple[fx.Node, ...]) -> SubgraphStep:
+        chains, openings = self._chains(nodes)
+        barrier = next(node for node in nodes if self._previous(node) is None)
+        return SubgraphStep(chains, openings, tuple(node.name for node in nodes), _label(barrier))
+
     def _why_unfusable(self, body: DataPath, bypass: DataPath) -> str | None:
         for step in body:
+            if isinstance(step, SubgraphStep):
+                return f"{step.barrier} in its body is no part of a chain"
             if isinstance(step, OpStep) and step.role is Role.STAT_NORM:
                 return f"its body holds the statistical norm {step.label}"
             if isinstance(step, BlockStep):
@@ -255,6 +280,21 @@ class _Finder:
             unmergeable="it pads with other values than zero" if padded_otherwise else None,
             after_resize=source.meta.get("operator") in RESIZE,
         )
+
+
+def nodes_between(fork: fx.Node, end: fx.Node) -> tuple[fx.Node, ...]:
+    """All that is computed from `fork` on the way to `end`, which is the last of them; nothing where `end` does not need it."""
+    above, waiting = set[fx.Node](), [end]
+    while waiting:
+        node = waiting.pop()
+        if node not in above and fork < node:
+            above.add(node)
+            waiting += node.all_input_nodes
+    needed: dict[fx.Node, None] = {}
+    for node in sorted(above):
+        if any(source is fork or source in needed for source in node.all_input_nodes):
+            needed[node] = None
+    return tuple(needed) if end in needed else ()
 
 
 def _module_name(node: fx.Node) -> str | None:

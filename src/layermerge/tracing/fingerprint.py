@@ -6,9 +6,10 @@ Weights do not matter, nor do the names that torch gives to operators.
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 from layermerge.files import document_digest
-from layermerge.tracing.structure import DataPath, OpStep, Structure
+from layermerge.tracing.structure import DataPath, OpStep, Step, Structure, SubgraphStep
 
 
 def fingerprint(structure: Structure) -> str:
@@ -17,5 +18,11 @@ def fingerprint(structure: Structure) -> str:
     return document_digest([layers, blocks, [_links(chain) for chain in structure.chains]])
 
 
-def _links(path: DataPath) -> list[str]:
-    return [step.role.value if isinstance(step, OpStep) else str(step) for step in path]
+def _links(path: DataPath) -> list[Any]:
+    return [_link(step) for step in path]
+
+
+def _link(step: Step) -> Any:
+    if isinstance(step, SubgraphStep):
+        return [_links(chain) for chain in step.chains]
+    return step.role.value if isinstance(step, OpStep) else str(step)

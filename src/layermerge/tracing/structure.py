@@ -72,7 +72,20 @@ class BlockStep:
     block: int
 
 
-Step = ConvStep | OpStep | BlockStep
+@dataclass(frozen=True)
+class SubgraphStep:
+    """A residual body that is no path: gates, concats, attention and all. Ranges lie on the chains inside it, or drop it whole."""
+
+    chains: tuple[DataPath, ...]
+    openings: tuple[str, ...]
+    """Why each chain begins where it does."""
+    nodes: tuple[str, ...]
+    """All that it is made of, in an order in which they can run."""
+    barrier: str
+    """The first operator that keeps it from being a path."""
+
+
+Step = ConvStep | OpStep | BlockStep | SubgraphStep
 DataPath = tuple[Step, ...]
 
 
@@ -91,6 +104,11 @@ class Block:
 
     def __len__(self) -> int:
         return self.end - self.start
+
+    @property
+    def body_start(self) -> int:
+        """The first layer of the body; all up to `end` are of it."""
+        return self.start if self.shortcut is None else self.shortcut + 1
 
 
 @dataclass(frozen=True)
@@ -123,8 +141,12 @@ class Structure:
     @cached_property
     def paths(self) -> tuple[DataPath, ...]:
         """Every path that holds a layer, outer ones before those nested in them."""
-        nested = [path for block in self.blocks for path in (block.body, block.bypass)]
+        nested = [path for block in self.blocks for path in (*_inner_paths(block.body), block.bypass)]
         return self.chains + tuple(path for path in nested if list(self.layers_of(path)))
+
+    def block_with_body(self, start: int, end: int) -> Block | None:
+        """The outermost block whose body is just these layers."""
+        return next((block for block in self.blocks if (block.body_start, block.end) == (start, end)), None)
 
     def layers_of(self, path: DataPath) -> Iterator[int]:
         for step in path:
@@ -134,6 +156,9 @@ class Structure:
                 block = self.blocks[step.block]
                 yield from self.layers_of(block.bypass)
                 yield from self.layers_of(block.body)
+            elif isinstance(step, SubgraphStep):
+                for chain in step.chains:
+                    yield from self.layers_of(chain)
 
     def nodes_of(self, path: DataPath) -> Iterator[str]:
         """The names of all nodes that the path is made of, in an order in which they can run."""
@@ -145,8 +170,16 @@ class Structure:
                 yield from self.nodes_of(block.bypass)
                 yield from self.nodes_of(block.body)
                 yield block.add
+            elif isinstance(step, SubgraphStep):
+                yield from step.nodes
             else:
                 yield step.node
+
+
+def _inner_paths(body: DataPath) -> Iterator[DataPath]:
+    """The paths that ranges inside a body lie on: the body itself, or the chains of one that is no path."""
+    inside = [chain for step in body if isinstance(step, SubgraphStep) for chain in step.chains]
+    yield from inside or [body]
 
 
 def main_input(node: fx.Node) -> fx.Node:
