@@ -67,7 +67,10 @@ TABLE = {
     "functional_residual": ["stem", "c1", "c2", "c1 c2", "stem c1 c2"],
     "in_place": ["stem", "c1", "c2", "c1 c2", "stem c1 c2"],
     "stochastic_depth": ["stem", "c1", "c2", "c1 c2", "stem c1 c2"],
-    "squeeze_excite": ["expand", "gate.reduce", "gate.grow", "gate.reduce gate.grow", "project"],
+    "squeeze_excite": [
+        *("expand", "gate.reduce", "gate.grow", "gate.reduce gate.grow", "project"),
+        "expand gate.reduce gate.grow project",
+    ],
     "max_pool_between": ["first", "second", "third", "second third"],
     "cumsum_between": ["first", "second", "third", "second third"],
     "shared_conv": ["before", "after"],
@@ -77,7 +80,8 @@ TABLE = {
     "reflect_padding": ["0", "2", "4"],
     "unet": [
         *("stem", "down1.c1", "down1.c2", "down1.c1 down1.c2", "shrink"),
-        *("mid.sc", "mid.c1", "mid.c2", "mid.c1 mid.c2", "attention.qkv", "attention.project"),
+        *("mid.sc", "mid.c1", "mid.c2", "mid.c1 mid.c2"),
+        *("attention.qkv", "attention.project", "attention.qkv attention.project"),
         *("enlarge", "up1.sc", "up1.c1", "up1.c2", "up1.c1 up1.c2", "out"),
     ],
 }
@@ -101,7 +105,9 @@ KEPT = {
     ("bottleneck_strided", "c2 c3"): ["c2 c3"],
     ("inverted", "a.dw"): ["", "a.dw"],
     ("inverted", "a.pw a.dw"): ["a.pw", "a.pw a.dw"],
-    ("inverted", "a.pw a.dw a.pl"): ["a.pw a.pl", "a.pw a.dw a.pl"],
+    ("inverted", "a.pw a.dw a.pl"): ["", "a.pw a.pl", "a.pw a.dw a.pl"],
+    ("squeeze_excite", "expand gate.reduce gate.grow project"): [""],
+    ("unet", "attention.qkv attention.project"): [""],
     ("rep_branches", "small big"): ["", "small", "small big"],
     ("dilated", "0 2"): ["0"],
     ("dilated", "2 4"): ["", "4", "2 4"],

@@ -35,7 +35,7 @@ def chains(name: str) -> list[str]:
         ("max_pool_between", ["first", "second third"]),
         ("cumsum_between", ["first", "second third"]),
         ("reflect_padding", ["0", "2 4"]),
-        ("squeeze_excite", ["expand", "gate.reduce gate.grow", "project"]),
+        ("squeeze_excite", ["expand gate.reduce gate.grow project"]),
         ("dict_output", ["first", "second"]),
         ("two_inputs", ["left", "right", "both"]),
         ("auxiliary_head", ["stem body"]),
@@ -53,9 +53,7 @@ def test_chains_hold_the_layers_in_data_path_order(name: str, expected: list[str
             "unet",
             {
                 "stem down1.c1 down1.c2",
-                "shrink mid.sc mid.c1 mid.c2",
-                "attention.qkv",
-                "attention.project",
+                "shrink mid.sc mid.c1 mid.c2 attention.qkv attention.project",
                 "enlarge",
                 "up1.sc up1.c1 up1.c2 out",
             },
@@ -76,11 +74,13 @@ def test_branches_are_chains_laid_end_to_end(name: str, expected: set[str]) -> N
         ("basic", [("a", "a.c1 a.c2", None), ("b", "b.c1 b.c2", None)]),
         ("inverted", [("a", "a.pw a.dw a.pl", None), ("b", "b.pw b.dw b.pl", None)]),
         ("pre_activation_after_stem", [("a", "a.c1 a.c2", None)]),
+        ("squeeze_excite", [("add", "expand gate.reduce gate.grow project", None)]),
         (
             "unet",
             [
                 ("down1", "down1.c1 down1.c2", None),
                 ("mid", "mid.sc mid.c1 mid.c2", "mid.sc"),
+                ("attention", "attention.qkv attention.project", None),
                 ("up1", "up1.sc up1.c1 up1.c2", "up1.sc"),
             ],
         ),

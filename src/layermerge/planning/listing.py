@@ -100,13 +100,14 @@ def _why_not_further(plan: Plan, start: int, reached: int) -> str:
 def summary(plan: Plan, blocks: int) -> Text:
     ranges = {(candidate.start, candidate.end) for candidate in plan.entries}
     emptied = sum(candidate.spec is None for candidate in plan.entries)
+    free = sum(candidate.free for candidate in plan.entries)
     kinds = Counter(_kind(rejection.reason) for rejection in plan.rejections)
     common = "; ".join(f"{count} x {kind}" for kind, count in kinds.most_common(3))
     fixed = len(plan.candidates) - len(plan.entries)
     beside = f"; {fixed} more are fixed: always taken, outside the tables" if fixed else ""
     return Text(
         f"{len(plan.layers)} layers, {blocks} residual blocks. {len(plan.entries)} candidates over {len(ranges)} ranges "
-        f"({emptied} remove all they cover{beside}). {len(plan.rejections)} ranges rejected{f': {common}' if common else ''}."
+        f"({emptied} remove all they cover, {free} merge and lose nothing{beside}). {len(plan.rejections)} ranges rejected{f': {common}' if common else ''}."
     )
 
 

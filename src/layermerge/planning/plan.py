@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from layermerge.conv import ConvSpec
 from layermerge.errors import PlanError
 from layermerge.planning.knapsack import NOTHING, Choice, Knapsack, Options, Refusal
+from layermerge.planning.lossless import loses_nothing
 from layermerge.planning.ranges import PathWalk, Span, span, why_illegal, why_no_range
 from layermerge.planning.rules import Rules
 from layermerge.tracing.structure import Layer, Step, Structure
@@ -32,6 +33,8 @@ class Candidate:
     spec: ConvSpec | None
     fixed: bool = False
     """Outside the table: always taken, and part of the fixed cost."""
+    free: bool = False
+    """Merged, its layers compute what they computed before, so that its latency alone decides."""
 
     @property
     def key(self) -> str:
@@ -45,6 +48,11 @@ class Candidate:
     def untouched(self) -> bool:
         """Whether this leaves its one layer as it is."""
         return self.end - self.start == 1 and self.kept == self.layers
+
+    @property
+    def changes(self) -> bool:
+        """Whether the network computes something else with it."""
+        return not (self.untouched or self.free)
 
     @property
     def removed(self) -> frozenset[int]:
@@ -163,6 +171,7 @@ class _Menu:
         self.pinned = rules.pinned(structure) | self.fixed
         self.knapsack = Knapsack(structure, rules)
         self.reasons: dict[Span, str] = {}
+        self.lossless: set[Span] = set()
 
     def require_a_choice(self) -> None:
         if (self.rules.pin or self.rules.exclude) and len(self.pinned) == len(self.layers):
@@ -175,18 +184,17 @@ class _Menu:
             for first in range(len(walk.items)):
                 self._from(walk, first, found)
         if self.rules.identities == "all":
-            self._drop_bodies(found)
+            self._drop_branches(found)
         for reached in found:
             self.reasons.pop(reached, None)
         return found
 
-    def _drop_bodies(self, found: dict[Span, Options]) -> None:
-        """A residual body may go whole, whatever it holds: its block becomes its shortcut."""
+    def _drop_branches(self, found: dict[Span, Options]) -> None:
+        """A branch beside a shortcut without a conv may go whole, whatever it holds: the shortcut has the shape."""
         for block in self.structure.blocks:
-            body = block.body_start, block.end
-            if self.pinned.isdisjoint(range(*body)):
-                nothing = ConvSpec.identity(self.layers[block.body_start].spec.in_channels), False
-                found.setdefault(body, {}).setdefault(nothing, NOTHING)
+            if block.shortcut is None and self.pinned.isdisjoint(range(block.start, block.end)):
+                nothing = ConvSpec.identity(self.layers[block.start].spec.in_channels), False
+                found.setdefault((block.start, block.end), {}).setdefault(nothing, NOTHING)
 
     def _from(self, walk: PathWalk, first: int, found: dict[Span, Options]) -> None:
         """All ranges that start with item `first` of a path."""
@@ -206,8 +214,10 @@ class _Menu:
                 self.reasons.setdefault((start, end), reason or options.reason)
             elif reason:
                 self.reasons.setdefault((start, end), reason)
-            else:
-                found.setdefault((start, end), options)
+            elif (start, end) not in found:
+                found[start, end] = options
+                if self.rules.free_fusions and loses_nothing(self.structure, tuple(steps)):
+                    self.lossless.add((start, end))
 
     def _ruled_out(self, walk: PathWalk, first: int, position: int, start: int, end: int) -> Refusal | None:
         """What the user's rules say against a range of more than one layer."""
@@ -240,14 +250,9 @@ class _Menu:
             if geometry not in best or choice > best[geometry][0]:
                 best[geometry] = choice, spec if any_kept else None
         names = tuple(layer.name for layer in self.layers[start:end])
-        return [
-            Candidate(
-                start,
-                end,
-                names,
-                tuple(name for index, name in enumerate(names, start) if choice.kept >> index & 1),
-                spec,
-                fixed=start in self.fixed,
-            )
-            for _, (choice, spec) in sorted(best.items(), key=lambda entry: entry[0])
-        ]
+        found = []
+        for _, (choice, merged) in sorted(best.items(), key=lambda entry: entry[0]):
+            kept = tuple(name for index, name in enumerate(names, start) if choice.kept >> index & 1)
+            free = (start, end) in self.lossless and kept == names
+            found.append(Candidate(start, end, names, kept, merged, fixed=start in self.fixed, free=free))
+        return found

@@ -10,7 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from layermerge.tracing.operators import Role
-from layermerge.tracing.structure import Block, BlockStep, ConvStep, DataPath, MapShape, OpStep, Step, Structure, SubgraphStep
+from layermerge.tracing.structure import (
+    Block,
+    BlockStep,
+    ConvStep,
+    DataPath,
+    MapShape,
+    OpStep,
+    Step,
+    Structure,
+    SubgraphStep,
+)
 
 Span = tuple[int, int]
 """Layers start..end-1."""

@@ -45,7 +45,7 @@ class Reading:
 
 def read(structure: Structure, candidate: Candidate) -> Reading:
     """Reads a candidate; outer readings, which fuse more, come first."""
-    if not candidate.kept and structure.block_with_body(candidate.start, candidate.end):
+    if not candidate.kept and structure.branch(candidate.start, candidate.end):
         return Reading(candidate, (), _unchanged(structure, candidate), (), None, None, None, ())
     remains = Remains.without(structure, candidate.removed)
     steps, spec = _steps(remains, candidate.start, candidate.end)

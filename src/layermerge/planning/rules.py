@@ -32,6 +32,8 @@ class Rules:
     fix_ends: bool = False
     """Leave out a strided first conv, and a last conv that stands in no residual block."""
     fix_shortcuts: bool = False
+    free_fusions: bool = True
+    """Take merges that lose nothing as such: no importance is measured for them, latency decides."""
     rule_out_slow: bool = True
     """Spare the importance of merges that latency already shows not to pay."""
 
@@ -41,7 +43,7 @@ class Rules:
             raise PlanError(f"max_kernel is {size!r}; it must be a whole number of at least 1, or None for no bound")
         if self.identities not in ("all", "after_resize"):
             raise PlanError(f"identities is {self.identities!r}; choose 'all' or 'after_resize'")
-        for field in ("stop_after_stride", "fix_ends", "fix_shortcuts", "rule_out_slow"):
+        for field in ("stop_after_stride", "fix_ends", "fix_shortcuts", "free_fusions", "rule_out_slow"):
             if not isinstance(getattr(self, field), bool):
                 raise PlanError(f"{field} is {getattr(self, field)!r}; it must be True or False")
         for field in ("pin", "exclude"):
@@ -64,6 +66,7 @@ class Rules:
             stop_after_stride=True,
             fix_ends=True,
             fix_shortcuts=True,
+            free_fusions=False,
             rule_out_slow=False,
         )
 

@@ -123,7 +123,7 @@ class _Gathering:
     def _candidate(self, candidate: Candidate) -> CandidateFacts:
         row = self.importance.rows.get(candidate.key) if self.importance else None
         places = tuple(place for place, name in enumerate(candidate.layers, candidate.start) if name in candidate.kept)
-        change = 0.0 if candidate.untouched else row.value if row else None
+        change = row.value if row else None if candidate.changes else 0.0
         return CandidateFacts(candidate.key, candidate, places, self._latency_of(candidate), change)
 
     def _latency_of(self, candidate: Candidate) -> float | None:
@@ -185,7 +185,9 @@ class _Gathering:
             return f"{name}: the frontier needs both tables"
         if count := self._lacking_workloads(menu):
             return f"{name}: the latency table still lacks {count} workloads"
-        scored = [entry for entry in menu.candidates if entry.untouched or entry.fixed or entry.key in self.importance]
+        scored = [
+            entry for entry in menu.candidates if not entry.changes or entry.fixed or entry.key in self.importance
+        ]
         if lacking := len(menu.candidates) - len(scored):
             self.missing.append(
                 f"{name}: {lacking} of {len(menu.entries)} entries have no importance yet and are left out"

@@ -1,8 +1,9 @@
 """Solve: tables in, frontier out.
 
 In: a `Plan`, its latency table, and how much each candidate changes the score (D). Out: the whole `Frontier`.
-A candidate scores exp(D) where a conv is kept. One that keeps none is no layer and earns no layer's credit: exp(D) - 1, or
-exp(D) where the method never merges. Candidates whose row failed or was ruled out are not on the menu.
+A candidate scores exp(D) where a conv is kept; a merge that loses nothing scores what its layers do. One that keeps none is
+no layer and earns no layer's credit: exp(D) - 1, or exp(D) where the method never merges. Candidates whose row failed or was
+ruled out are not on the menu.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from layermerge.tables.table import Table
 
 Objective = Literal["exp", "delta"]
 Scores = Table | Mapping[str, float]
-"""The change D in the score by candidate key; a candidate that leaves its layer untouched changes nothing and may be absent."""
+"""The change D in the score by candidate key; candidates that change nothing may be absent."""
 
 
 def solve(
@@ -54,6 +55,8 @@ def solve(
 
 
 def _score(candidate: Candidate, change: float, method: str) -> float:
+    if candidate.free:
+        return len(candidate.layers) * math.exp(change)
     no_layer = not candidate.kept and method != "layeronly"
     return math.exp(change) - (1.0 if no_layer else 0.0)
 
@@ -61,12 +64,12 @@ def _score(candidate: Candidate, change: float, method: str) -> float:
 def _change(candidate: Candidate, scores: Scores) -> float | None:
     """D of a candidate; None where its row takes it off the menu."""
     if isinstance(scores, Table):
-        if candidate.untouched and candidate.key not in scores:
+        if not candidate.changes and candidate.key not in scores:
             return 0.0
         row = scores[candidate.key]
         return row.value if row.status == "ok" else None
     if candidate.key in scores:
         return scores[candidate.key]
-    if candidate.untouched:
+    if not candidate.changes:
         return 0.0
     raise TableError(f"the scores have no entry for '{candidate.key}'; measure it first")

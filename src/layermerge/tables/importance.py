@@ -3,7 +3,7 @@
 In: a `Trace`, a `Plan`, a `Task`. Out: a `Table` of D, durable and resumable: the score of a copy with this one candidate
 applied, trained a few steps, less the score of the untouched network after the same steps. Every entry sees the same
 batches, augmentation and noise, and is measured with one torch thread, so where and with how many others does not matter.
-Candidates that leave their layer untouched need no run, nor do those that latency already rules out (`ruling_out`).
+Candidates that change nothing need no run, nor do those that latency already rules out (`ruling_out`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def measure_importance(
     base = table[BASELINE].value
     assert base is not None, "a row that did not fail has a value"
     scored = ImportanceJob(trace, plan, task, recipe, base, device)
-    keys = [candidate.key for candidate in plan.entries if not candidate.untouched]
+    keys = [candidate.key for candidate in plan.entries if candidate.changes]
     reasons: dict[str, str] = {}
     if latency is not None and plan.rules.rule_out_slow:
         # Dropped layers first: what they cost decides whether a merge around them could pay.

@@ -21,7 +21,7 @@ def ruled_out(plan: Plan, latency: LatencyTable, singles: Table, *, largest_gain
     """
     reasons = {}
     for candidate in plan.entries:
-        if candidate.spec is None or candidate.untouched:
+        if candidate.spec is None or not candidate.changes:
             continue
         if reason := _reason(plan, candidate, latency, singles, largest_gain):
             reasons[candidate.key] = reason

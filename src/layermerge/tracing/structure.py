@@ -74,7 +74,10 @@ class BlockStep:
 
 @dataclass(frozen=True)
 class SubgraphStep:
-    """A residual body that is no path: gates, concats, attention and all. Ranges lie on the chains inside it, or drop it whole."""
+    """A residual body that is no path: gates, concats, attention and all.
+
+    Ranges lie on the chains inside it, or drop it whole.
+    """
 
     chains: tuple[DataPath, ...]
     openings: tuple[str, ...]
@@ -104,11 +107,6 @@ class Block:
 
     def __len__(self) -> int:
         return self.end - self.start
-
-    @property
-    def body_start(self) -> int:
-        """The first layer of the body; all up to `end` are of it."""
-        return self.start if self.shortcut is None else self.shortcut + 1
 
 
 @dataclass(frozen=True)
@@ -144,9 +142,10 @@ class Structure:
         nested = [path for block in self.blocks for path in (*_inner_paths(block.body), block.bypass)]
         return self.chains + tuple(path for path in nested if list(self.layers_of(path)))
 
-    def block_with_body(self, start: int, end: int) -> Block | None:
-        """The outermost block whose body is just these layers."""
-        return next((block for block in self.blocks if (block.body_start, block.end) == (start, end)), None)
+    def branch(self, start: int, end: int) -> Block | None:
+        """The outermost residual block of just these layers that has no conv on its shortcut: it can do without them."""
+        own = (block for block in self.blocks if (block.start, block.end, block.shortcut) == (start, end, None))
+        return next(own, None)
 
     def layers_of(self, path: DataPath) -> Iterator[int]:
         for step in path:
