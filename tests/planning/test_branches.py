@@ -4,55 +4,26 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import layermerge as lm
 import zoo
 from agreement import call, worst
+from gated import Gated, GatedNetwork, gated_input
 from layermerge.tracing.structure import SubgraphStep
-from zoo_registry import conv, random_tensor
+from zoo_registry import random_tensor
 
-
-class Gated(nn.Module):
-    """An inverted bottleneck with a gate of its own on a residual branch; `inner` puts a second branch inside the first."""
-
-    def __init__(self, inner: bool = False) -> None:
-        super().__init__()
-        self.expand, self.depth, self.project = conv(8, 24, 1), conv(24, 24, groups=24), conv(24, 8, 1)
-        self.reduce, self.grow = conv(24, 6, 1), conv(6, 24, 1)
-        self.inner = Gated() if inner else None
-
-    def branch(self, x: Tensor) -> Tensor:
-        x = self.inner(x) if self.inner else x
-        x = torch.relu(self.depth(torch.relu(self.expand(x))))
-        gate = torch.sigmoid(self.grow(torch.relu(self.reduce(x.mean((2, 3), keepdim=True)))))
-        return self.project(x * gate)  # type: ignore[no-any-return]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.branch(x)
-
-
-class Network(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = conv(3, 8), conv(8, 4)
-        self.first, self.second = Gated(), Gated(inner=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.second(self.first(torch.relu(self.stem(x))))))  # type: ignore[no-any-return]
-
-
-INPUTS = random_tensor(2, 3, 12, 12).double()
+INPUTS = gated_input().double()
 
 
 @pytest.fixture(scope="module")
-def network() -> Network:
+def network() -> GatedNetwork:
     torch.manual_seed(3)
-    return Network().double().eval()
+    return GatedNetwork().double().eval()
 
 
 @pytest.fixture(scope="module")
-def traced(network: Network) -> lm.Trace:
+def traced(network: GatedNetwork) -> lm.Trace:
     return lm.trace(network, INPUTS)
 
 
@@ -80,9 +51,9 @@ def test_layers_of_a_branch_stand_together(traced: lm.Trace) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["first.", "second.", "second.inner."])
-def test_a_dropped_branch_leaves_its_shortcut(network: Network, traced: lm.Trace, prefix: str) -> None:
+def test_a_dropped_branch_leaves_its_shortcut(network: GatedNetwork, traced: lm.Trace, prefix: str) -> None:
     rewritten = lm.rewrite(traced, [_drop(lm.plan(traced), prefix)]).eval()
-    by_hand = Network().double().eval()
+    by_hand = GatedNetwork().double().eval()
     by_hand.load_state_dict(network.state_dict())
     by_hand.get_submodule(prefix[:-1]).forward = lambda x: x  # type: ignore[method-assign]
     expected = call(by_hand, INPUTS)

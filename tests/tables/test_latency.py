@@ -4,100 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from torch import nn
 
 import layermerge as lm
 import zoo
+from fake_runtime import QUICK, FakeRuntime
 from layermerge.errors import TableError
 from layermerge.planning.plan import Plan
-from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings, Served
-from layermerge.runtimes.clock import Clocks, ClockSettings
+from layermerge.runtimes.base import Pass
 from layermerge.tables.latency import LatencyJob, LatencyTable
 from layermerge.tables.table import Table
 from layermerge.tables.workload_clock import WHOLE
 from layermerge.tables.workloads import ADD, Sandwich, Workload, workloads_of
-from layermerge.tracing.capture import Inputs
-
-QUICK = ClockSettings(warm_up=1, least_rounds=2, most_rounds=2, seconds=0)
-
-
-def milliseconds(module: nn.Module) -> float:
-    """A microsecond for each conv weight, three for each activation and five for each norm."""
-    total = 0.0
-    for part in module.modules():
-        if isinstance(part, nn.Conv2d):
-            total += part.weight.numel()
-        elif isinstance(part, (nn.ReLU, nn.ReLU6, nn.SiLU)):
-            total += 3
-        elif isinstance(part, nn.GroupNorm):
-            total += 5
-    return total / 1000
 
 
 def own_ms(workload: Workload) -> float:
     """The oracle: the same prices, read off the workload."""
     prices = {"add": 0.0, "GroupNorm4": 5.0}
     return (workload.spec.weights + sum(prices.get(str(one), 3.0) for one in workload.follow)) / 1000
-
-
-class FakeRuntime(Runtime):
-    """A machine whose passes say what they took: a module's price, and `call_ms` for the call itself.
-
-    `slowness` says by how much more they take at a time.
-    """
-
-    name, package, extra = "fake", "torch", "fake"
-    clocks = Clocks.alike(QUICK)
-
-    def __init__(
-        self,
-        threads: int = 1,
-        call_ms: float = 0.0,
-        version: str = "1",
-        slowness: Callable[[float], float] = lambda _seconds: 1.0,
-    ) -> None:
-        self.seconds = 0.0
-        self.slowness = slowness
-        self.call_ms = call_ms
-        self.version = version
-        self.built: list[nn.Module] = []
-        self.shapes: list[tuple[int, ...]] = []
-        self.broken: Callable[[nn.Module], bool] = lambda _module: False
-        super().__init__(RuntimeSettings(threads=threads))
-
-    def _load(self) -> ModuleType:
-        library = ModuleType("fake")
-        library.__version__ = self.version  # type: ignore[attr-defined]
-        return library
-
-    def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Pass:
-        del small
-        if self.broken(module):
-            raise RuntimeError("operator not known here\nand more")
-        self.built.append(module)
-        self.shapes.append(tuple(inputs.tensors[0].shape))
-        return self.lasting(milliseconds(module) + self.call_ms)
-
-    def lasting(self, passing_ms: float) -> Pass:
-        def run() -> float:
-            taken_ms = passing_ms * self.slowness(self.seconds)
-            self.seconds += taken_ms / 1000
-            return taken_ms
-
-        return run
-
-    def serve(self, module: nn.Module, inputs: Inputs) -> Served:
-        raise NotImplementedError
-
-    @property
-    def sandwiches(self) -> int:
-        return sum(isinstance(module, Sandwich) for module in self.built)
 
 
 def measure(
@@ -332,7 +259,7 @@ def test_a_whole_network_that_takes_no_time_is_refused(tmp_path: Path) -> None:
 
 
 def test_works_that_take_less_than_an_empty_graph_take_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "milliseconds", lambda module: 1.0 if isinstance(module, Sandwich) else 3.0)
+    monkeypatch.setattr("fake_runtime.milliseconds", lambda module: 1.0 if isinstance(module, Sandwich) else 3.0)
     table = measure("plain", tmp_path, FakeRuntime())
     assert {table.of(candidate) for candidate in table.plan.candidates} == {0.0}
     assert table.scale == 1.0

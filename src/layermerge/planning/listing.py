@@ -105,9 +105,10 @@ def summary(plan: Plan, blocks: int) -> Text:
     common = "; ".join(f"{count} x {kind}" for kind, count in kinds.most_common(3))
     fixed = len(plan.candidates) - len(plan.entries)
     beside = f"; {fixed} more are fixed: always taken, outside the tables" if fixed else ""
+    rejected = f"{len(plan.rejections)} ranges rejected{f': {common}' if common else ''}"
     return Text(
         f"{len(plan.layers)} layers, {blocks} residual blocks. {len(plan.entries)} candidates over {len(ranges)} ranges "
-        f"({emptied} remove all they cover, {free} merge and lose nothing{beside}). {len(plan.rejections)} ranges rejected{f': {common}' if common else ''}."
+        f"({emptied} remove all they cover, {free} merge and lose nothing{beside}). {rejected}."
     )
 
 

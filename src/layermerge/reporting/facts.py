@@ -108,7 +108,8 @@ class _Gathering:
         if self.latency is None:
             return len(menu.entries)
         workloads = {workload.key for entry in menu.entries if (workload := self.latency.workloads[entry.key])}
-        return sum(key not in self.latency.table for key in {WHOLE, *workloads})
+        branches = {branch.key for branch in self.latency.branches}
+        return sum(key not in self.latency.table for key in {WHOLE, *workloads, *branches})
 
     @cached_property
     def _all_timed(self) -> bool:
@@ -130,13 +131,13 @@ class _Gathering:
         """On the scale of the whole network, which needs all single layers; before these are there, as measured."""
         if self.latency is None:
             return None
+        if self._all_timed:
+            return self.latency.of(candidate)
         workload = self.latency.workloads[candidate.key]
         if candidate.fixed or workload is None:
             return 0.0
         row = self.latency.table.rows.get(workload.key)
-        if row is None or row.value is None:
-            return None
-        return self.latency.of(candidate) if self._all_timed else row.value
+        return row.value if row else None
 
     # -- methods
 
@@ -201,7 +202,7 @@ class _Gathering:
     def _table_of(self, menu: Plan) -> LatencyTable:
         assert self.latency is not None, "asked for only where there is one"
         workloads = {entry.key: self.latency.workloads[entry.key] for entry in menu.candidates}
-        return LatencyTable(menu, workloads, self.latency.table)
+        return LatencyTable(menu, workloads, self.latency.table, self.latency.branches)
 
     def _point(self, frontier: Frontier, place: int) -> PointFacts:
         solution = frontier.solution(place)

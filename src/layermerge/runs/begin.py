@@ -8,10 +8,12 @@ from torch import nn
 
 from layermerge.planning.plan import Plan
 from layermerge.runs.directory import RunDirectory
+from layermerge.runs.plan_file import PlanFile
 from layermerge.runs.recipe import RunRecipe
 from layermerge.runs.recipe_file import note_recipe
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
+from layermerge.tables.branches import branch_maker, branches_of
 from layermerge.tables.workloads import workloads_of
 from layermerge.tracing.trace import Trace
 
@@ -25,7 +27,8 @@ def begin_run(
     untouched = merge(rewrite(trace, []))
     if not with_weights:
         _forget_weights(untouched)
-    directory.write_plan(trace.structure, trace.inputs, plan, workloads_of(trace, plan), untouched)
+    described = PlanFile.of(trace.structure, trace.inputs, plan, workloads_of(trace, plan), branches_of(trace))
+    directory.write_plan(described, untouched, trace.inputs, branch_maker(trace, lambda: untouched))
     if recipe is not None:
         note_recipe(directory, recipe)
     return directory

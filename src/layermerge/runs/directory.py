@@ -1,6 +1,6 @@
 """The run directory: the only place that knows which file is where. Every artifact has a typed way in and out.
 
-    RUN/recipe.yaml, plan.json, original.onnx, original.json, latency.jsonl, importance.jsonl, report.html
+    RUN/recipe.yaml, plan.json, original.onnx, branches/, original.json, latency.jsonl, importance.jsonl, report.html
     RUN/METHOD/BUDGET/choice.json, channels.json
     RUN/METHOD/BUDGET/LABEL/variant.json, result.json, model.onnx, what `finetune` and `save` write, and unmerged/
 
@@ -9,9 +9,12 @@ Names of folders are for people: which method, budget and label a file belongs t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+
+from torch import nn
 
 from layermerge.errors import ArtifactError
 from layermerge.files import digest, document_text, read_document, text_writer, write_document, write_files
@@ -20,9 +23,9 @@ from layermerge.runs.plan_file import PlanFile
 from layermerge.runs.records import ChannelShare, Choice, OriginalScore, Report, SavedNetwork, Variant
 from layermerge.runtimes.writing import for_serving, write_onnx
 from layermerge.surgery.merge import MergedModule
+from layermerge.tables.branches import Branch
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Table
-from layermerge.tables.workloads import Workload
 from layermerge.tracing.capture import Inputs
 from layermerge.tracing.fingerprint import fingerprint
 from layermerge.tracing.structure import Structure
@@ -113,6 +116,10 @@ class RunDirectory(NetworkDirectory):
         """The untouched network, norms folded, as a file."""
         return self.path / "original.onnx"
 
+    def branch(self, branch: Branch) -> Path:
+        """A branch of the untouched network between two neighbours, as a file."""
+        return self.path / "branches" / f"{branch.work}.onnx"
+
     @property
     def original_score(self) -> Path:
         return self.path / "original.json"
@@ -162,17 +169,18 @@ class RunDirectory(NetworkDirectory):
 
     def write_plan(
         self,
-        structure: Structure,
-        inputs: Inputs,
-        plan: Plan,
-        workloads: dict[str, Workload | None],
+        plan: PlanFile,
         untouched: MergedModule | None = None,
+        inputs: Inputs | None = None,
+        cut_out: Callable[[Branch], nn.Module] | None = None,
     ) -> PlanFile:
-        """Writes the plan, and beside it the untouched network, where that is given; the plan says which file that is."""
-        described = PlanFile.of(structure, inputs, plan, workloads)
-        if untouched is None:
-            write_document(self.plan, described)
-            return described
+        """Writes the plan, and beside it the untouched network and its branches, where they are given as modules.
+
+        The plan says which file the network is; branches are named by what they compute.
+        """
+        if untouched is None or inputs is None or cut_out is None:
+            write_document(self.plan, plan)
+            return plan
         served, exported = for_serving(untouched), dict[str, str]()
 
         def write_original(path: Path) -> None:
@@ -180,22 +188,27 @@ class RunDirectory(NetworkDirectory):
             exported["digest"] = digest(path.read_bytes())
 
         def write_described(path: Path) -> None:
-            path.write_text(document_text(replace(described, original=exported["digest"])), encoding="utf-8")
+            path.write_text(document_text(replace(plan, original=exported["digest"])), encoding="utf-8")
 
+        for branch in plan.branches:
+            if not self.branch(branch).is_file():
+                write_files({self.branch(branch): partial(_write_branch, cut_out(branch), branch)})
         write_files({self.original: write_original, self.plan: write_described})
-        return replace(described, original=exported["digest"])
+        return replace(plan, original=exported["digest"])
 
     def known_plan(self) -> PlanFile | None:
         return self.read_plan() if self.plan.is_file() else None
 
     def holds_original(self, plan: PlanFile) -> bool:
-        """Whether the untouched network's file is there, and the one that the plan was written with."""
-        return self.original.is_file() and plan.original == digest(self.original.read_bytes())
+        """Whether the untouched network's file is there, and the one that the plan was written with; so with its branches."""
+        branches = all(self.branch(branch).is_file() for branch in plan.branches)
+        return branches and self.original.is_file() and plan.original == digest(self.original.read_bytes())
 
     def require_original(self, plan: PlanFile) -> Path:
         """The untouched network's file, which must be the one that the plan was written with."""
-        if not self.original.is_file():
-            raise ArtifactError(f"'{self.original}' does not exist; copy it along with '{self.plan.name}'")
+        for path in (self.original, *map(self.branch, plan.branches)):
+            if not path.is_file():
+                raise ArtifactError(f"'{path}' does not exist; copy it along with '{self.plan.name}'")
         if not self.holds_original(plan):
             raise ArtifactError(
                 f"'{self.original}' is not the network that '{self.plan}' was written with; copy both, or plan again"
@@ -206,7 +219,7 @@ class RunDirectory(NetworkDirectory):
         known = plan or self.read_plan()
         if missing := [candidate.key for candidate in known.candidates if candidate.key not in known.workloads]:
             raise ArtifactError(f"'{self.plan}' does not list the workload of candidate '{missing[0]}'; plan again")
-        return LatencyTable(known.plan, known.workloads, self._table(self.latency, known))
+        return LatencyTable(known.plan, known.workloads, self._table(self.latency, known), known.branches)
 
     def read_importance(self, plan: PlanFile | None = None) -> Table:
         return self._table(self.importance, plan or self.read_plan())
@@ -252,3 +265,7 @@ class RunDirectory(NetworkDirectory):
         """With the original's score, on which the first result rests."""
         texts = {self.original_score: document_text(score), place.result: document_text(report)}
         write_files({path: text_writer(text) for path, text in texts.items()})
+
+
+def _write_branch(module: nn.Module, branch: Branch, path: Path) -> None:
+    write_onnx(module, path, branch.inputs(2))

@@ -13,6 +13,7 @@ from layermerge.errors import ArtifactError
 from layermerge.files import SCHEMA, STRICT
 from layermerge.planning.plan import Candidate, Plan, Rejection
 from layermerge.planning.rules import Rules
+from layermerge.tables.branches import Branch
 from layermerge.tables.workloads import Workload
 from layermerge.tracing.capture import Inputs
 from layermerge.tracing.fingerprint import fingerprint
@@ -32,7 +33,7 @@ InputShape = TensorShape | bool | int | float | str | None
 
 @dataclass(frozen=True)
 class PlanFile:
-    """plan.json. `workloads`, by candidate key, are all that a device needs to measure the latency table."""
+    """plan.json. `workloads`, by candidate key, and `branches` are all that a device needs to measure the latency table."""
 
     __pydantic_config__ = STRICT
 
@@ -45,6 +46,7 @@ class PlanFile:
     rules: Rules = field(default_factory=Rules)
     method: str = "layermerge"
     workloads: Mapping[str, Workload | None] = field(default_factory=dict)
+    branches: tuple[Branch, ...] = ()
     original: str | None = None
     """Digest of the untouched network's file, where one was written with the plan."""
     schema_version: Literal[2] = SCHEMA
@@ -57,7 +59,11 @@ class PlanFile:
 
     @staticmethod
     def of(
-        structure: Structure, inputs: Inputs, plan: Plan, workloads: Mapping[str, Workload | None] | None = None
+        structure: Structure,
+        inputs: Inputs,
+        plan: Plan,
+        workloads: Mapping[str, Workload | None] | None = None,
+        branches: tuple[Branch, ...] = (),
     ) -> PlanFile:
         return PlanFile(
             fingerprint(structure),
@@ -69,6 +75,7 @@ class PlanFile:
             plan.rules,
             plan.method,
             workloads or {},
+            branches,
         )
 
     @property

@@ -30,6 +30,7 @@ from layermerge.solving.meet_budget import close_the_loop, measured_beside
 from layermerge.solving.solve import solve
 from layermerge.surgery.merge import MergedModule, merge
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
+from layermerge.tables.branches import Branch, branch_maker, branches_of
 from layermerge.tables.cost import table_cost
 from layermerge.tables.importance import measure_importance
 from layermerge.tables.latency import LatencyJob, LatencyTable
@@ -61,11 +62,12 @@ def menu_of(context: Context, method: str) -> Menu:
     menu = plan(context.trace, context.settings.rules, method)
     directory, traced = context.directory, context.trace
     known = directory.known_plan()
-    served = context.untouched if context.runtime.reads_onnx else lambda: None
     offered = _offered(known) if known is not None and _complete(context, known) else {}
     if known is None or not {entry.key: entry for entry in menu.candidates}.items() <= offered.items():
-        workloads = workloads_of(traced, menu)
-        known = directory.write_plan(traced.structure, traced.inputs, menu, workloads, served())
+        workloads, branches = workloads_of(traced, menu), branches_of(traced)
+        known = PlanFile.of(traced.structure, traced.inputs, menu, workloads, branches)
+        served = (context.untouched(), traced.inputs, _cut_out(context)) if context.runtime.reads_onnx else ()
+        known = directory.write_plan(known, *served)
     return Menu(menu, {entry.key: known.workloads[entry.key] for entry in menu.candidates}, known)
 
 
@@ -87,11 +89,24 @@ def original_pass(context: Context) -> Pass:
     return context.runtime.prepare(context.untouched(), inputs)
 
 
+def _cut_out(context: Context) -> Callable[[Branch], nn.Module]:
+    return branch_maker(context.trace, context.untouched)
+
+
+def _branch_pass(context: Context, branch: Branch) -> Pass:
+    """A branch of the untouched network in the runtime, from the run's own file where the runtime reads files."""
+    inputs = branch.inputs(context.settings.batch_size)
+    if context.runtime.reads_onnx:
+        return context.runtime.prepare_file(context.directory.branch(branch), inputs)
+    return context.runtime.prepare(_cut_out(context)(branch), inputs, small=True)
+
+
 # -- tables
 
 
 def measure_latency_step(context: Context, menu: Menu) -> LatencyTable:
-    job = LatencyJob(menu.plan, menu.workloads, menu.file.fingerprint, lambda: original_pass(context))
+    whole, branch = partial(original_pass, context), partial(_branch_pass, context)
+    job = LatencyJob(menu.plan, menu.workloads, menu.file.fingerprint, whole, menu.file.branches, branch)
     return job.run(context.runtime, context.settings.batch_size, context.directory.latency)
 
 
@@ -107,12 +122,22 @@ def measure_latency_from_files(
     inputs = Inputs.of(known.example_inputs)
     if runtime.reads_onnx:
         whole = partial(runtime.prepare_file, directory.require_original(known), inputs.resized(batch))
+
+        def branch(one: Branch) -> Pass:
+            return runtime.prepare_file(directory.branch(one), one.inputs(batch))
+
     else:
         model = load()
         traced = trace(model, known.example_inputs)
         directory.require_same_network(traced.structure, traced.inputs, type(model).__name__)
-        whole = partial(runtime.prepare, merge(rewrite(traced, [])), inputs.resized(batch))
-    return LatencyJob(known.plan, known.workloads, known.fingerprint, whole).run(runtime, batch, directory.latency)
+        untouched = merge(rewrite(traced, []))
+        whole = partial(runtime.prepare, untouched, inputs.resized(batch))
+
+        def branch(one: Branch) -> Pass:
+            return runtime.prepare(branch_maker(traced, lambda: untouched)(one), one.inputs(batch), small=True)
+
+    job = LatencyJob(known.plan, known.workloads, known.fingerprint, whole, known.branches, branch)
+    return job.run(runtime, batch, directory.latency)
 
 
 def measure_importance_step(context: Context, menu: Menu, latency: LatencyTable, shard: Shard = WHOLE_TABLE) -> Table:

@@ -2,8 +2,9 @@
 
 In: a `Plan`, its `Trace`, a runtime. Out: a `LatencyTable`, durable and resumable.
 Each distinct workload is timed once, in the runtime, at the network's true resolution and in proportion to the whole network.
-What no candidate covers (pooling, attention, the classifier) is the fixed cost: the whole network minus its single layers.
-If that is negative, rows are scaled so that they sum to the whole.
+What a residual branch computes beside its convs (a gate, attention) is charged to the candidates that keep the branch.
+What no candidate covers (pooling, the classifier) is the fixed cost: the whole network minus its single layers. If that is
+negative, rows are scaled so that they sum to the whole.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from layermerge.runtimes.clock import Clocks, ClockSettings, cache_pressure
 from layermerge.runtimes.registry import make_runtime
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
+from layermerge.tables.branches import Branch, branch_maker, branches_of
 from layermerge.tables.executors import reason_of
 from layermerge.tables.runner import fill_table
 from layermerge.tables.table import Row, Scalar, Table
@@ -44,19 +46,32 @@ class LatencyTable:
     plan: Plan
     workloads: Mapping[str, Workload | None]
     table: Table
+    branches: tuple[Branch, ...] = ()
+    """Outer ones before those inside them."""
 
     @cached_property
     def original_ms(self) -> float:
         """The untouched network, norms folded, measured whole."""
         return _whole_ms(self.table)
 
+    @property
+    def _singles(self) -> list[Candidate]:
+        return [candidate for candidate in self.plan.candidates if candidate.untouched and not candidate.fixed]
+
     @cached_property
     def _singles_ms(self) -> float:
-        return sum(
-            self._measured(candidate)
-            for candidate in self.plan.candidates
-            if candidate.untouched and not candidate.fixed
-        )
+        return sum(map(self._measured, self._singles))
+
+    @cached_property
+    def _rests(self) -> dict[Branch, float]:
+        """What each branch takes beside its convs and the branches inside it; none for a branch that could not be measured."""
+        rests: dict[Branch, float] = {}
+        for branch in reversed(self.branches):
+            if self.table[branch.key].status == "ok":
+                inside = [single for single in self._singles if branch.start <= single.start < branch.end]
+                convs = sum(self._own(single) + _charged(rests, single) for single in inside)
+                rests[branch] = max(0.0, _value(self.table, branch.key) - convs)
+        return rests
 
     @property
     def scale(self) -> float:
@@ -71,9 +86,10 @@ class LatencyTable:
     def of(self, candidate: Candidate) -> float | None:
         """The candidate's latency; None where it could not be measured, which takes it off the menu."""
         workload = self.workloads[candidate.key]
-        if candidate.fixed or workload is None:
+        if candidate.fixed:
             return 0.0
-        return self._measured(candidate) * self.scale if self.table[workload.key].status == "ok" else None
+        timed = workload is None or self.table[workload.key].status == "ok"
+        return self._measured(candidate) * self.scale if timed else None
 
     def spread_of(self, candidate: Candidate) -> float:
         """How far the candidate's measurements scattered, in milliseconds."""
@@ -81,6 +97,9 @@ class LatencyTable:
         return 0.0 if candidate.fixed or workload is None else self.table[workload.key].spread * self.scale
 
     def _measured(self, candidate: Candidate) -> float:
+        return self._own(candidate) + _charged(self._rests, candidate)
+
+    def _own(self, candidate: Candidate) -> float:
         workload = self.workloads[candidate.key]
         return 0.0 if workload is None else _value(self.table, workload.key)
 
@@ -95,7 +114,8 @@ class LatencyTable:
 
     @property
     def _workload_keys(self) -> set[str]:
-        return {workload.key for workload in self.workloads.values() if workload is not None}
+        convs = {workload.key for workload in self.workloads.values() if workload is not None}
+        return convs | {branch.key for branch in self.branches}
 
     def __str__(self) -> str:
         entries = sum(workload is not None for workload in self.workloads.values())
@@ -123,26 +143,34 @@ def measure_latency(
     chosen = make_runtime(runtime, RuntimeSettings(threads=threads))
     network = fingerprint(trace.structure)
     inputs = trace.inputs.resized(batch_size)
-    job = LatencyJob(
-        plan, workloads_of(trace, plan), network, lambda: chosen.prepare(merge(rewrite(trace, [])), inputs)
-    )
+    untouched = cache(lambda: merge(rewrite(trace, [])))
+    make = branch_maker(trace, untouched)
+
+    def branch_pass(branch: Branch) -> Pass:
+        return chosen.prepare(make(branch), branch.inputs(batch_size), small=True)
+
+    workloads, branches = workloads_of(trace, plan), branches_of(trace)
+    job = LatencyJob(plan, workloads, network, lambda: chosen.prepare(untouched(), inputs), branches, branch_pass)
     return job.run(chosen, batch_size, path, Clocks.alike(clock) if clock else None)
 
 
 @dataclass(frozen=True)
 class LatencyJob:
-    """What has to be measured, without the model itself: `whole` builds a pass of the untouched network."""
+    """What has to be measured, without the model itself: `whole` builds a pass of the untouched network, `branch` of a part."""
 
     plan: Plan
     workloads: Mapping[str, Workload | None]
     network: str
     whole: Callable[[], Pass]
+    branches: tuple[Branch, ...] = ()
+    branch: Callable[[Branch], Pass] | None = None
 
     def run(self, runtime: Runtime, batch: int, path: str | Path, clocks: Clocks | None = None) -> LatencyTable:
         """Measures what the table lacks, with the runtime's own clocks unless others are given."""
         # The weights and inputs of what is timed are random numbers; those of whoever called stay what they were.
         with torch.random.fork_rng(devices=()):
-            return LatencyTable(self.plan, self.workloads, self._filled(runtime, batch, path, clocks or runtime.clocks))
+            table = self._filled(runtime, batch, path, clocks or runtime.clocks)
+            return LatencyTable(self.plan, self.workloads, table, self.branches)
 
     def _filled(self, runtime: Runtime, batch: int, path: str | Path, clocks: Clocks) -> Table:
         distinct = {workload.key: workload for workload in self.workloads.values() if workload is not None}
@@ -162,10 +190,23 @@ class LatencyJob:
             between = cache_pressure(_weight_bytes(self.plan))
             return WorkloadClock(runtime, batch, clocks, _needed_by_every_row(whole), _whole_ms(first), between)
 
-        def measure(key: str) -> Row:
-            return _timed(lambda: stopwatch().measure(distinct[key]))
+        branches = {branch.key: branch for branch in self.branches}
 
-        return fill_table(path, provenance, [WHOLE, *distinct], measure, title=title)
+        def measure(key: str) -> Row:
+            if key in distinct:
+                return _timed(lambda: stopwatch().measure(distinct[key]))
+            return _timed(lambda: self._measure_branch(stopwatch(), branches[key]))
+
+        return fill_table(path, provenance, [WHOLE, *distinct, *branches], measure, title=title)
+
+    def _measure_branch(self, clock: WorkloadClock, branch: Branch) -> Row:
+        assert self.branch is not None, "a job with branches says how to build them"
+        return clock.measure_sandwich(branch.key, self.branch(branch), [branch.map_shape] * 2)
+
+
+def _charged(rests: Mapping[Branch, float], candidate: Candidate) -> float:
+    """What the candidate leaves running beside its own work: the rest of every branch that begins in it and stays."""
+    return sum(rest for branch, rest in rests.items() if branch.kept_by(candidate))
 
 
 def _needed_by_every_row(whole: Callable[[], Pass]) -> Pass:

@@ -8,6 +8,7 @@ whole's scale.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -45,11 +46,16 @@ class WorkloadClock:
     _empties: dict[MapShape, Pass] = field(default_factory=dict)
 
     def measure(self, workload: Workload) -> Row:
-        """The workload's own time at the whole network's pace. Tried again where the machine changed its speed meanwhile."""
-        sandwich = self._prepare(Sandwich(workload), workload)
+        """The workload's own time at the whole network's pace."""
+        other = [workload.output_shape] if needs_other(workload) else []
+        neighbours = [workload.input_shape, workload.output_shape, *other]
+        return self.measure_sandwich(workload.key, self._prepare(Sandwich(workload), workload), neighbours)
+
+    def measure_sandwich(self, key: str, sandwich: Pass, neighbours: Sequence[MapShape]) -> Row:
+        """What lies between neighbours on maps of these shapes. Tried again where the machine changed its speed meanwhile."""
         tries: list[tuple[float, Row]] = []
         while len(tries) < _TRIES:
-            before, row, after = self._pace(), self._time(workload, sandwich), self._pace()
+            before, row, after = self._pace(), self._time(key, sandwich, neighbours), self._pace()
             change, pace = abs(after - before) / max(after, before), (after + before) / 2
             at_pace = {"value": (row.value or 0.0) / pace, "spread": row.spread / pace}
             tries.append((change, row.model_copy(update=at_pace)))
@@ -61,20 +67,15 @@ class WorkloadClock:
         """How long the whole network takes just now, relative to its row."""
         return self.runtime.time({WHOLE: self.whole}, self.clocks.pace)[WHOLE].value_ms / self.whole_ms
 
-    def _time(self, workload: Workload, sandwich: Pass) -> Row:
+    def _time(self, key: str, sandwich: Pass, neighbours: Sequence[MapShape]) -> Row:
         """A sandwich, less its call and its neighbours; of these an empty graph has two."""
-        neighbours = [
-            workload.input_shape,
-            workload.output_shape,
-            *([workload.output_shape] if needs_other(workload) else []),
-        ]
         runs = {"sandwich": sandwich, "call": self._call} | {str(one): self._empty(one) for one in neighbours}
         samples = self.runtime.time(runs, self.clocks.workload, between=self.between)
         called = samples["call"].value_ms
         own = samples["sandwich"].value_ms - called
         own -= sum((samples[str(shape)].value_ms - called) / 2 for shape in neighbours)
         spread = sum(sample.spread * sample.value_ms for sample in samples.values())
-        return Row(key=workload.key, value=max(own, 0.0), spread=spread, samples=samples["sandwich"].rounds)
+        return Row(key=key, value=max(own, 0.0), spread=spread, samples=samples["sandwich"].rounds)
 
     def _empty(self, shape: MapShape) -> Pass:
         if shape not in self._empties:

@@ -1,0 +1,160 @@
+"""Branches: residual branches with work of their own beside their convs: gates, norms, attention.
+
+Nothing but dropping such a branch takes that work away, so it belongs to no conv's workload. The branch is timed whole, between
+neighbours as workloads are; what its convs do not account for is charged to whatever keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from layermerge.files import document_digest
+from layermerge.planning.plan import Candidate
+from layermerge.tables.workloads import neighbour
+from layermerge.tracing.capture import Inputs
+from layermerge.tracing.finder import nodes_between
+from layermerge.tracing.lift import LiftedModule
+from layermerge.tracing.operators import operator_name
+from layermerge.tracing.structure import MapShape, SubgraphStep
+from layermerge.tracing.trace import Trace
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Layers start..end-1 and all that is computed with them beside a shortcut."""
+
+    start: int
+    end: int
+    shapes: tuple[tuple[int, ...], ...]
+    """Of the feature map it reads, and of what else it is given, without the batch."""
+    work: str
+    """Digest of what it computes: branches that do the same work share one measurement."""
+
+    @property
+    def key(self) -> str:
+        """Names its row in any table."""
+        return f"branch {'x'.join(map(str, self.shapes[0]))} {self.work}"
+
+    @property
+    def map_shape(self) -> MapShape:
+        channels, height, width = self.shapes[0]
+        return channels, height, width
+
+    def inputs(self, batch: int) -> Inputs:
+        generator = torch.Generator().manual_seed(0)
+        return Inputs(tuple(torch.randn(batch, *shape, generator=generator) for shape in self.shapes), {})
+
+    def kept_by(self, candidate: Candidate) -> bool:
+        """Whether the candidate covers the branch's first layer and does not drop the branch: it is charged with the rest."""
+        dropped = not candidate.kept and candidate.start <= self.start and self.end <= candidate.end
+        return candidate.start <= self.start < candidate.end and not dropped
+
+
+@dataclass(frozen=True)
+class _Excerpt:
+    """The nodes from a fork to its residual add, and what they read from elsewhere: the fork's map first."""
+
+    nodes: tuple[fx.Node, ...]
+    reads: tuple[fx.Node, ...]
+
+
+def branches_of(trace: Trace) -> tuple[Branch, ...]:
+    """The network's branches that are no chain, outer ones before those inside them."""
+    found = []
+    nodes = {node.name: node for node in trace.module.graph.nodes}
+    for block in trace.structure.blocks:
+        if isinstance(block.body[0], SubgraphStep):
+            excerpt = _excerpt(nodes[block.add])
+            shapes = tuple(_without_batch(node) for node in excerpt.reads)
+            if all(shape is not None for shape in shapes):
+                known = tuple(shape for shape in shapes if shape is not None)
+                found.append(Branch(block.start, block.end, known, _work(trace.module, excerpt)))
+    return tuple(found)
+
+
+def branch_maker(trace: Trace, untouched: Callable[[], LiftedModule]) -> Callable[[Branch], nn.Module]:
+    """How to cut a branch out of the untouched network, norms folded, between two neighbours; weights are shared with it."""
+
+    def make(branch: Branch) -> nn.Module:
+        block = trace.structure.branch(branch.start, branch.end)
+        assert block is not None
+        network = untouched()
+        add = next(node for node in network.graph.nodes if node.name == block.add)
+        return _cut_out(network, _excerpt(add), branch.map_shape[0])
+
+    return make
+
+
+def _excerpt(add: fx.Node) -> _Excerpt:
+    left, right = add.all_input_nodes
+    inside = nodes_between(left, right)
+    fork, nodes = (left, inside) if inside else (right, nodes_between(right, left))
+    within = {*nodes, fork}
+    others = {source for node in nodes for source in node.all_input_nodes if source not in within}
+    return _Excerpt((*nodes, add), (fork, *sorted(node for node in others if not _copied(node))))
+
+
+def _copied(node: fx.Node) -> bool:
+    """What an excerpt has a copy of: constants, and the batch size, which any map tells."""
+    if node.op == "placeholder":
+        return False
+    return _is_batch_size(node) or all(map(_copied, node.all_input_nodes))
+
+
+def _is_batch_size(node: fx.Node) -> bool:
+    return operator_name(node.target) == "sym_size" and node.args[1:] == (0,)
+
+
+def _without_batch(node: fx.Node) -> tuple[int, ...] | None:
+    shape = node.meta.get("shape")
+    if not shape or shape[0] is not None or None in shape[1:]:
+        return None
+    return tuple(shape[1:])
+
+
+def _work(network: nn.Module, excerpt: _Excerpt) -> str:
+    """What the nodes compute, their names aside."""
+    place = {node: index for index, node in enumerate((*excerpt.reads, *excerpt.nodes))}
+
+    def told(value: Any) -> Any:
+        return f"#{place[value]}" if value in place else _described(network, value)
+
+    steps = []
+    for node in excerpt.nodes:
+        values = [str(fx.map_arg(value, lambda one: told(one))) for value in (*node.args, *node.kwargs.values())]
+        steps.append([_described(network, node), values])
+    return document_digest([[node.meta.get("shape") for node in excerpt.reads], steps])
+
+
+def _described(network: nn.Module, node: fx.Node) -> str:
+    kind = repr(network.get_submodule(str(node.target))) if node.op == "call_module" else operator_name(node.target)
+    return f"{kind} {node.meta.get('shape')}" if node.op != "get_attr" else f"constant {node.meta.get('shape')}"
+
+
+def _cut_out(network: LiftedModule, excerpt: _Excerpt, channels: int) -> nn.Module:
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    inputs = [graph.placeholder(f"input_{number}") for number in range(len(excerpt.reads))]
+    fork = graph.call_module("before", (inputs[0],))
+    copies.update(zip(excerpt.reads, (fork, *inputs[1:]), strict=True))
+
+    def copy(node: fx.Node) -> fx.Node:
+        if node not in copies:
+            if _is_batch_size(node):
+                copies[node] = graph.call_function(torch.ops.aten.sym_size.int, (fork, 0))
+            else:
+                copies[node] = graph.node_copy(node, copy)
+        return copies[node]
+
+    for node in excerpt.nodes:
+        copy(node)
+    graph.output(graph.call_module("after", (copies[excerpt.nodes[-1]],)))
+    root = nn.Module()
+    root.__dict__.update(network.__dict__)
+    root._modules = {**network._modules, "before": neighbour(channels), "after": neighbour(channels)}
+    return fx.GraphModule(root, graph).float().eval()
