@@ -155,13 +155,17 @@ def test_the_models_own_weights_are_left_as_they_were(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
-@pytest.mark.parametrize("name", ["functional_relu", "time_shifted_block", "inputs_by_name"])
+@pytest.mark.parametrize("name", ["functional_relu", "time_shifted_block", "inputs_by_name", "squeeze_excite"])
 def test_a_table_from_the_files_alone(name: str, runtime: str, tmp_path: Path) -> None:
     plan = written(tmp_path / "here", name)
     device = tmp_path / "device"
     device.mkdir()
     for file in (PLAN, ORIGINAL):
         shutil.copy(tmp_path / "here" / file, device)
+    if (tmp_path / "here" / "branches").is_dir():
+        with pytest.raises(ArtifactError, match=r"branches/.*\.onnx' does not exist; copy it along with 'plan.json'"):
+            measure_run(device, make_runtime(runtime), 3)
+        shutil.copytree(tmp_path / "here" / "branches", device / "branches")
     table = measure_run(device, make_runtime(runtime), 3)
     assert {row.status for row in table.table.rows.values()} == {"ok"}
     assert len(table.table) == table.distinct_workloads + 1
