@@ -15,7 +15,7 @@ import layermerge as lm
 import zoo
 from agreement import call, differences, feature_differences, features, tensors, to_double, worst
 from layermerge.errors import SurgeryError
-from layermerge.surgery import kernels, regions
+from layermerge.surgery import affines, kernels
 from solutions import random_solution
 from zoo_registry import conv, image
 
@@ -314,7 +314,7 @@ def test_a_norm_folded_with_another_eps_is_noticed(monkeypatch: pytest.MonkeyPat
     def fixed_eps(mean: Tensor, variance: Tensor, _eps: float, *affine: Tensor) -> tuple[Tensor, Tensor]:
         return kernels.norm_as_affine(mean, variance, 1e-5, *affine)
 
-    monkeypatch.setattr(regions, "norm_as_affine", fixed_eps)
+    monkeypatch.setattr(affines, "norm_as_affine", fixed_eps)
     with pytest.raises(SurgeryError, match=r"^merged and unmerged differ by") as caught:
         lm.merge(rewritten)
     difference = float(str(caught.value).split("differ by ")[1].split()[0])
