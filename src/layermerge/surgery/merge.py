@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from layermerge.conv import Sides
 from layermerge.errors import SurgeryError
-from layermerge.surgery.check import Exactness
+from layermerge.surgery.check import Exactness, require_finite
 from layermerge.surgery.kernels import Kernel
 from layermerge.surgery.regions import Site, find_site, merged_name, region_kernel
 from layermerge.surgery.rewrite import RewrittenModule, Surgery
@@ -55,6 +55,7 @@ def merge(module: nn.Module) -> MergedModule:
         raise SurgeryError(
             f"merge takes what rewrite returns, not {type(module).__name__}; call layermerge.rewrite first"
         )
+    require_finite(module)
     regions = module.surgery.regions
     exactness = Exactness(module)
     parts: dict[int, _Part] = {}
