@@ -15,6 +15,7 @@ from torch import fx, nn
 
 from layermerge.tracing.capture import Capture
 from layermerge.tracing.constants import ancestors, is_constant, mark_constants
+from layermerge.tracing.hand_written import Function, hand_written
 from layermerge.tracing.operators import Operator, Role, bind, classify, operator_name
 
 
@@ -39,7 +40,15 @@ def plan_modules(graph: fx.Graph, model: nn.Module, capture: Capture) -> dict[fx
             node.meta["operator"] = operator_name(node.target)
             node.meta["role"] = Role.BARRIER if node.meta["constant"] else role
     planner = _Planner(model, capture, list(rows))
-    plans = {node: plan for node, row in rows.items() if (plan := planner.plan(node, row)) is not None}
+    nameless = [node for node, row in rows.items() if node.meta["role"] is Role.ACTIVATION and row and not row.build]
+    written = hand_written(rows, nameless)
+    inside = {call for function in written.values() for call in function.calls}
+    plans: dict[fx.Node, ModulePlan] = {}
+    for node, row in rows.items():
+        if node in written:
+            plans[node] = planner.plan_function(written[node])
+        elif node not in inside and (plan := planner.plan(node, row)) is not None:
+            plans[node] = plan
     for node in rows:
         if node.meta["role"] is Role.CONV and node not in plans:
             node.meta["role"] = Role.BARRIER  # its weight depends on the input
@@ -90,6 +99,12 @@ class _Planner:
         passed = (call.arguments.get(name) for name in row.owns)
         return ModulePlan(self._fresh_name(node), row.build_computed(call), (source, *passed))
 
+    def plan_function(self, function: Function) -> ModulePlan:
+        """An activation written by hand, as one module."""
+        if function.joins:
+            function.calls[-1].meta.update(role=Role.ACTIVATION, operator="activation")
+        return ModulePlan(self._fresh_name(*function.calls), function.as_module(), (function.source,))
+
     def _owned_path(self, tensors: Mapping[str, Any]) -> str | None:
         """The module whose own tensors these are, all of them; None where they come from elsewhere."""
         paths = set()
@@ -114,10 +129,11 @@ class _Planner:
             module.momentum = original.momentum
         return module
 
-    def _fresh_name(self, node: fx.Node) -> str:
-        """The user's own name where the call is a whole module of theirs; otherwise `owner.operator`, numbered."""
-        owner, operator = node.meta["owner"], node.meta["operator"]
-        if owner and self.calls[owner] == 1 and not has_state_or_children(self.model.get_submodule(owner)):
+    def _fresh_name(self, *calls: fx.Node) -> str:
+        """The user's own name where the calls are a whole module of theirs; otherwise `owner.operator`, numbered."""
+        owner, operator = calls[-1].meta["owner"], calls[-1].meta["operator"]
+        whole = all(call.meta["owner"] == owner for call in calls) and self.calls[owner] == len(calls)
+        if owner and whole and not has_state_or_children(self.model.get_submodule(owner)):
             return str(owner)
         base = f"{owner}.{operator}" if owner else operator
         name, count = base, 0

@@ -204,6 +204,16 @@ def _dropout(kind: type[nn.Module]) -> Callable[[Call], nn.Module]:
     return lambda call: kind(p=call["p"])
 
 
+def _function_role(call: Call) -> Role:
+    """An element-wise function of one map; bounds and exponents that are tensors make it one of several."""
+    tensors = sum(isinstance(value, fx.Node) for value in call.arguments.values())
+    return Role.ACTIVATION if tensors == 1 else Role.BARRIER
+
+
+_FUNCTION = Operator(_function_role)
+"""An activation that torch.nn has no module for."""
+
+
 def _activation(kind: Callable[..., nn.Module], *arguments: str) -> Operator:
     """A parameter-free element-wise function; `arguments` are passed on to the module in this order."""
     return Operator(Role.ACTIVATION, lambda call: kind(*(call[name] for name in arguments)))
@@ -233,8 +243,20 @@ TABLE: dict[str, Operator] = {
     "elu": _activation(nn.ELU, "alpha"),
     "celu": _activation(nn.CELU, "alpha"),
     "softplus": _activation(nn.Softplus, "beta", "threshold"),
-    "clamp": Operator(Role.ACTIVATION),
-    "clamp_min": Operator(Role.ACTIVATION),
+    "threshold": _activation(nn.Threshold, "threshold", "value"),
+    "softshrink": _activation(nn.Softshrink, "lambd"),
+    "hardshrink": _activation(nn.Hardshrink, "lambd"),
+    "clamp": _FUNCTION,
+    "clamp_min": _FUNCTION,
+    "clamp_max": _FUNCTION,
+    "abs": _FUNCTION,
+    "square": _FUNCTION,
+    "pow": _FUNCTION,
+    "sqrt": _FUNCTION,
+    "exp": _FUNCTION,
+    "erf": _FUNCTION,
+    "sin": _FUNCTION,
+    "cos": _FUNCTION,
     "gelu": Operator(Role.ACTIVATION, lambda call: nn.GELU(approximate=call["approximate"])),
     "prelu": Operator(
         Role.ACTIVATION, lambda call: nn.PReLU((call.shape("weight") or (1,))[0] or 1, device="meta"), ("weight",)
