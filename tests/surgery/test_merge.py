@@ -15,7 +15,7 @@ import layermerge as lm
 import zoo
 from agreement import call, differences, feature_differences, features, tensors, to_double, worst
 from layermerge.errors import SurgeryError
-from layermerge.surgery import kernels, regions
+from layermerge.surgery import affines, kernels
 from solutions import random_solution
 from zoo_registry import conv, image
 
@@ -314,8 +314,42 @@ def test_a_norm_folded_with_another_eps_is_noticed(monkeypatch: pytest.MonkeyPat
     def fixed_eps(mean: Tensor, variance: Tensor, _eps: float, *affine: Tensor) -> tuple[Tensor, Tensor]:
         return kernels.norm_as_affine(mean, variance, 1e-5, *affine)
 
-    monkeypatch.setattr(regions, "norm_as_affine", fixed_eps)
+    monkeypatch.setattr(affines, "norm_as_affine", fixed_eps)
     with pytest.raises(SurgeryError, match=r"^merged and unmerged differ by") as caught:
         lm.merge(rewritten)
     difference = float(str(caught.value).split("differ by ")[1].split()[0])
     assert difference > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("tensor", "value", "match"),
+    [
+        ("0.weight", float("nan"), r"^'0.weight' holds NaN or infinite values"),
+        ("3.bias", float("inf"), r"^'3.bias' holds NaN or infinite values"),
+        ("1.running_mean", float("nan"), r"^'1.running_mean' holds NaN or infinite values"),
+        ("1.running_var", -1.0, r"^the weights of candidate 0-1:3x3g1 multiply to NaN"),
+    ],
+)
+def test_weights_that_are_not_finite_are_refused(tensor: str, value: float, match: str) -> None:
+    """NaN would equal NaN in the check."""
+    model = nn.Sequential(conv(3, 4), nn.BatchNorm2d(4), nn.ReLU(), conv(4, 4))
+    rewritten = lm.rewrite(lm.trace(model, torch.randn(2, 3, 8, 8)), [])
+    with torch.no_grad():
+        rewritten.state_dict()[tensor].view(-1)[0] = value
+    with pytest.raises(SurgeryError, match=match) as caught:
+        lm.merge(rewritten)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_infinite_buffer_outside_of_every_conv_is_no_obstacle() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = conv(3, 4)
+            self.register_buffer("mask", torch.zeros(64, 64).masked_fill(torch.ones(64, 64).triu(1).bool(), -torch.inf))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x).flatten(2)
+            return torch.softmax(y.transpose(1, 2) @ y + self.mask, -1)
+
+    lm.merge(lm.rewrite(lm.trace(Masked(), torch.randn(2, 3, 8, 8)), []))

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from pydantic import TypeAdapter
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 import layermerge as lm
 import zoo
@@ -148,7 +148,8 @@ def ran(traced: lm.Trace, candidate: lm.Candidate) -> tuple[str, ...]:
         if role is Role.ADD:
             found.append("add")
         if role is Role.ACTIVATION:
-            found.append("ReLU6" if module is None else type(module).__name__)
+            # The zoo's only activation that torch.nn lacks is a clamp.
+            found.append("ReLU6" if isinstance(module, fx.GraphModule) else type(module).__name__)
         if role is Role.STAT_NORM:
             found.append(f"GroupNorm{module.num_groups if isinstance(module, nn.GroupNorm) else 1}")
     return tuple(found)

@@ -135,27 +135,6 @@ def test_stochastic_depth_may_take_keywords() -> None:
     assert relative_difference(*outputs) <= 1e-6
 
 
-class ComputedWeight(nn.Module):
-    """Computes its kernel from a parameter, so no module owns the conv's weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.plain = nn.Conv2d(3, 4, 3, padding=1)
-        self.normed = nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 3, padding=1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.normed(torch.relu(self.plain(x)))  # type: ignore[no-any-return]
-
-
-def test_a_conv_whose_weight_is_computed_is_no_layer() -> None:
-    torch.manual_seed(0)
-    model, x = ComputedWeight(), torch.randn(2, 3, 8, 8)
-    traced = lm.trace(model, x)
-    assert [layer.name for layer in traced.layers] == ["plain"]
-    assert list(traced.module.state_dict()) == list(model.state_dict())
-    assert relative_difference(model(x), traced.module(x)) <= 1e-6
-
-
 def test_an_in_place_dropout_on_a_flattened_map_is_dropout_still() -> None:
     """Flattening is a view; nothing reads the map under it again, so the dropout can be lifted like any other."""
     torch.manual_seed(0)

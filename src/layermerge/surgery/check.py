@@ -29,6 +29,19 @@ ROUNDED = 1e-5
 _ROUNDING_FACTOR = 10
 
 
+def require_finite(module: nn.Module) -> None:
+    """Refuses a network whose weights are NaN or infinite: it equals nothing, itself included.
+
+    Buffers may be infinite, as the masks of attention are.
+    """
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        broken = tensor.isnan() if not isinstance(tensor, nn.Parameter) else ~tensor.isfinite()
+        if broken.any():
+            raise SurgeryError(
+                f"'{name}' holds NaN or infinite values, so nothing can be merged; restore the last weights that were finite"
+            )
+
+
 class Exactness:
     """Holds a rewritten network's values while it is merged, and compares."""
 
@@ -47,10 +60,9 @@ class Exactness:
 
             def compare(number: int, expected: Tensor, held: dict[fx.Node, Tensor]) -> None:
                 self.rounding[number] = relative_difference(expected, self.own[number].to(expected.dtype))
-                site = self.sites[number]
-                actual = _apply(
-                    kernel_of(number), held[site.source], {name: held[node] for name, node in site.shifts.items()}
-                )
+                site, kernel = self.sites[number], kernel_of(number)
+                self._require_finite(number, kernel)
+                actual = _apply(kernel, held[site.source], {name: held[node] for name, node in site.shifts.items()})
                 self._require("float64", number, expected, actual, EXACT)
                 for node in last_readings.pop(number):
                     del held[node]
@@ -76,6 +88,13 @@ class Exactness:
         for key, value in values.items():
             bound = max(ROUNDED, _ROUNDING_FACTOR * self.rounding[key])
             self._require(str(value.dtype).removeprefix("torch."), key, self.own[key], value, bound)
+
+    def _require_finite(self, number: int, kernel: Kernel) -> None:
+        if not (kernel.weight.isfinite().all() and kernel.bias.isfinite().all()):
+            raise SurgeryError(
+                f"the weights of candidate {self.module.surgery.regions[number].candidate.key} multiply to NaN or infinite "
+                "values; look for a zero that is divided by or a norm without variance"
+            )
 
     def _require(self, dtype: str, key: int | str, expected: Tensor, actual: Tensor, bound: float) -> None:
         difference = relative_difference(expected, actual)

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from layermerge.conv import Sides
 from layermerge.errors import SurgeryError
-from layermerge.surgery.check import Exactness
+from layermerge.surgery.check import Exactness, require_finite
+from layermerge.surgery.concat import add_up_repeats
 from layermerge.surgery.kernels import Kernel
 from layermerge.surgery.regions import Site, find_site, merged_name, region_kernel
 from layermerge.surgery.rewrite import RewrittenModule, Surgery
@@ -55,6 +56,7 @@ def merge(module: nn.Module) -> MergedModule:
         raise SurgeryError(
             f"merge takes what rewrite returns, not {type(module).__name__}; call layermerge.rewrite first"
         )
+    require_finite(module)
     regions = module.surgery.regions
     exactness = Exactness(module)
     parts: dict[int, _Part] = {}
@@ -121,6 +123,7 @@ def _assemble(module: RewrittenModule, parts: list[_Part]) -> MergedModule:
     merged = clone_as(MergedModule, module, dict(borrowed))
     for number, part in enumerate(parts):
         _replace(merged, find_site(merged.graph, number), part)
+    add_up_repeats(merged)
     merged.graph.eliminate_dead_code()
     merged.graph.lint()
     drop_unused(merged)

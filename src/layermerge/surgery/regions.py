@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import fx, nn
+from torch import fx
 
 from layermerge.planning.reading import Reading
 from layermerge.planning.remains import Remains
-from layermerge.surgery.kernels import Kernel, norm_as_affine
+from layermerge.surgery.affines import affine_of
+from layermerge.surgery.kernels import Kernel
 from layermerge.surgery.rewrite import RewrittenModule
+from layermerge.tracing.constants import conv_tensors
 from layermerge.tracing.operators import Role
 from layermerge.tracing.structure import BlockStep, ConvStep, DataPath, OpStep, SubgraphStep, main_input
 
@@ -79,9 +80,7 @@ class _Multiplier:
             layer = self.structure.layers[step.layer]
             if step.layer not in self.remains.kept:
                 return None
-            conv = self.module.get_submodule(layer.name)
-            assert isinstance(conv, nn.Conv2d)
-            return Kernel.of(conv.weight, conv.bias, layer.spec)
+            return Kernel.of(*conv_tensors(self.module, self.alive[layer.node]), layer.spec)
         block = self.structure.blocks[step.block]
         bypass = self.along(block.bypass, channels)
         if self.remains.is_emptied(block):
@@ -94,20 +93,6 @@ class _Multiplier:
         node = self.alive.get(step.node)
         if node is None:
             return kernel
-        if step.role is Role.NORM:
-            norm = self.module.get_submodule(str(node.target))
-            assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
-            assert norm.running_mean is not None
-            assert norm.running_var is not None
-            weight, bias = (None if tensor is None else tensor.detach() for tensor in (norm.weight, norm.bias))
-            return kernel.scaled(*norm_as_affine(norm.running_mean, norm.running_var, norm.eps, weight, bias))
-        if step.role is Role.SCALE:
-            scale = torch.full_like(kernel.bias, _scalar(node))
-            return kernel.scaled(scale, torch.zeros_like(scale))
+        if step.role in (Role.NORM, Role.SCALE):
+            return kernel.scaled(*(part.expand_as(kernel.bias) for part in affine_of(self.module, node)))
         return kernel.shifted(step.node) if step.role is Role.SHIFT else kernel
-
-
-def _scalar(node: fx.Node) -> float:
-    value = node.args[1]
-    assert isinstance(value, (int, float))
-    return 1.0 / value if node.meta["operator"] == "div" else float(value)

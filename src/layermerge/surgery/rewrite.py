@@ -185,10 +185,11 @@ class _Surgeon:
             self.nodes[name].replace_input_with(source, new)
 
     def _move_norm(self, norm: fx.Node, behind: fx.Node) -> None:
-        norm.replace_all_uses_with(main_input(norm))
+        source = main_input(norm)
+        norm.replace_all_uses_with(source)
         readers = [user for user in behind.users if user is not norm]
         behind.append(norm)
-        norm.args = (behind,)
+        norm.replace_input_with(source, behind)
         for reader in readers:
             reader.replace_input_with(behind, norm)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from layermerge.conv import ConvSpec
@@ -88,10 +88,18 @@ def workloads_of(trace: Trace, plan: Plan) -> dict[str, Workload | None]:
 def _follower(trace: Trace, operation: Operation) -> Follower | None:
     module = trace.module.get_submodule(operation.module) if operation.module else None
     if operation.role is Role.ACTIVATION:
-        return Follower(type(module or nn.ReLU6()).__name__)  # one without a module is a clamp
+        return Follower(_kind(module))
     if operation.role is Role.STAT_NORM:
         return Follower("GroupNorm", getattr(module, "num_groups", 1))
     return ADD if operation.role is Role.ADD else None
+
+
+def _kind(activation: nn.Module | None) -> str:
+    """An activation of torch.nn that takes as long: itself, or for one written by hand one with as many passes over the map."""
+    if not isinstance(activation, fx.GraphModule):
+        return type(activation or nn.PReLU()).__name__  # a call without a module has weights that belong elsewhere
+    passes = sum(node.op == "call_function" for node in activation.graph.nodes)
+    return "ReLU6" if passes == 1 else "Tanhshrink"
 
 
 class Sandwich(nn.Module):

@@ -12,6 +12,7 @@ from typing import Any
 from torch import fx, nn
 
 from layermerge.conv import ConvSpec, Sides
+from layermerge.tracing.constants import conv_tensors
 from layermerge.tracing.lift import LiftedModule
 from layermerge.tracing.operators import RESIZE, Role, Shape
 from layermerge.tracing.structure import (
@@ -274,7 +275,7 @@ class _Finder:
             spec=spec,
             input_shape=input_shape,
             output_shape=output_shape,
-            l1=conv.weight.detach().abs().double().sum().item(),
+            l1=conv_tensors(self.lifted, node)[0].abs().sum().item(),
             node=node.name,
             pads=tuple(pad.name for pad in pads),
             unmergeable="it pads with other values than zero" if padded_otherwise else None,

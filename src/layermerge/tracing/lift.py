@@ -7,7 +7,6 @@ order) driven by the captured graph, each conv, norm, activation, dropout and li
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from typing import Any, TypeVar
 
 import torch
@@ -16,8 +15,9 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
 from layermerge.errors import TraceError
-from layermerge.tracing.capture import Capture, TrainOnly
-from layermerge.tracing.operators import Operator, Role, bind, classify, operator_name
+from layermerge.tracing.capture import Capture
+from layermerge.tracing.module_plans import ModulePlan, has_state_or_children, plan_modules
+from layermerge.tracing.operators import Role
 
 
 class LiftedModule(fx.GraphModule):
@@ -69,16 +69,15 @@ def copy_graph(graph: fx.Graph) -> fx.Graph:
 def lift(model: nn.Module, capture: Capture) -> LiftedModule:
     """Builds the lifted module; its tensors are copies of the model's."""
     graph = copy_graph(capture.graph)
-    plans = _plan_modules(graph, model, capture)
+    plans = plan_modules(graph, model, capture)
     lifted = LiftedModule(nn.Module(), fx.Graph())
-    _grow_tree(lifted, model, dict(plans.values()))
-    for path, module in plans.values():
+    modules = {plan.path: plan.module for plan in plans.values()}
+    _grow_tree(lifted, model, modules)
+    for path, module in modules.items():
         lifted.set_submodule(path, module)
     for name, constant in capture.constants.items():
         lifted.register_buffer(name, constant, persistent=False)
-    for node in list(graph.nodes):
-        if node in plans:
-            _call_module(graph, node, plans[node][0], capture.train_only.get(plans[node][0]))
+    _call_modules(graph, plans)
     _follow_the_weights(graph, model)
     _return_plain_containers(graph)
     lifted.graph = graph
@@ -106,87 +105,6 @@ def _return_plain_containers(graph: fx.Graph) -> None:
     graph.set_codegen(type(codegen)(info))
 
 
-def _plan_modules(graph: fx.Graph, model: nn.Module, capture: Capture) -> dict[fx.Node, tuple[str, nn.Module]]:
-    """Decides for every call whether it becomes a module, which, and under what name. Notes each node's role."""
-    plans: dict[fx.Node, tuple[str, nn.Module]] = {}
-    shared: dict[str, nn.Module] = {}
-    taken = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
-    taken |= {name for name, _ in model.named_buffers()}
-    free = {name for name, module in model.named_modules() if name and not _has_state_or_children(module)}
-    calls = Counter(node.meta["owner"] for node in graph.nodes if node.op == "call_function")
-    for node in graph.nodes:
-        if node.op != "call_function":
-            node.meta["role"] = Role.BARRIER
-            continue
-        owner = node.meta["owner"]
-        role, row = classify(node)
-        node.meta["role"], node.meta["operator"] = role, operator_name(node.target)
-        if owner in capture.train_only:
-            plans[node] = owner, shared.setdefault(owner, copy.deepcopy(model.get_submodule(owner)))
-            node.meta["role"] = Role.DROPOUT
-        elif row is not None and row.build is not None:
-            path = _owned_path(node, row, model)
-            if path is not None and row.owns:
-                plans[node] = path, shared.setdefault(path, _with_settings_of(model, path, row.build(bind(node))))
-            elif not row.owns:
-                whole = owner in free and calls[owner] == 1
-                plans[node] = _fresh_name(owner, operator_name(node.target), whole, taken), row.build(bind(node))
-        if role is Role.CONV and node not in plans:
-            node.meta["role"] = Role.BARRIER  # its weight is computed (weight norm, standardisation), not stored
-    for node, (path, _module) in plans.items():
-        weights = [arg for arg in node.args[1:] if isinstance(arg, fx.Node) and arg.op == "get_attr"]
-        if any(len(weight.users) > 1 for weight in weights):
-            node.meta["role"], node.meta["shared"] = Role.BARRIER, path
-    return plans
-
-
-def _has_state_or_children(module: nn.Module) -> bool:
-    return any(True for _ in module.children()) or bool(module._parameters) or bool(module._buffers)
-
-
-def _owned_path(node: fx.Node, row: Operator, model: nn.Module) -> str | None:
-    """The module whose own tensors this call uses, and no others; None where they come from elsewhere."""
-    call, paths = bind(node), set()
-    for name in row.owns:
-        tensor = call.arguments.get(name)
-        if tensor is None:
-            continue
-        if not isinstance(tensor, fx.Node) or tensor.op != "get_attr":
-            return None
-        path, _, attribute = str(tensor.target).rpartition(".")
-        if attribute != name:
-            return None
-        paths.add(path)
-    if len(paths) != 1:
-        return None
-    (path,) = paths
-    owner = model.get_submodule(path)
-    owned = {name for name, tensor in (*owner._parameters.items(), *owner._buffers.items()) if tensor is not None}
-    used = {name for name in row.owns if call.arguments.get(name) is not None}
-    return path if path and owned - {"num_batches_tracked"} == used else None
-
-
-def _with_settings_of(model: nn.Module, path: str, module: nn.Module) -> nn.Module:
-    """Takes over what the eval graph does not show: a BatchNorm's momentum (None in training means a running mean)."""
-    original = model.get_submodule(path)
-    if hasattr(module, "momentum") and hasattr(original, "momentum"):
-        module.momentum = original.momentum
-    return module
-
-
-def _fresh_name(owner: str, operator: str, whole: bool, taken: set[str]) -> str:
-    """The user's own name where the call is a whole module of theirs; otherwise `owner.operator`, numbered."""
-    if whole:
-        return owner
-    base = f"{owner}.{operator}" if owner else operator
-    name, count = base, 0
-    while name in taken:
-        count += 1
-        name = f"{base}_{count}"
-    taken.add(name)
-    return name
-
-
 def _grow_tree(lifted: nn.Module, model: nn.Module, modules: dict[str, nn.Module]) -> None:
     """The user's module tree with copies of its tensors, in the user's order."""
     persistent = set(model.state_dict(keep_vars=True))
@@ -206,13 +124,15 @@ def _grow_tree(lifted: nn.Module, model: nn.Module, modules: dict[str, nn.Module
         copied.training = original.training
 
 
-def _call_module(graph: fx.Graph, node: fx.Node, path: str, train_only: TrainOnly | None) -> None:
-    args, kwargs = (train_only.args, dict(train_only.kwargs)) if train_only else ((), {})
-    with graph.inserting_before(node):
-        call = graph.call_module(path, (node.args[0], *args), kwargs)
-    call.meta = dict(node.meta)
-    node.replace_all_uses_with(call)
-    graph.erase_node(node)
+def _call_modules(graph: fx.Graph, plans: dict[fx.Node, ModulePlan]) -> None:
+    calls: dict[fx.Node, fx.Node] = {}
+    for node, plan in plans.items():
+        args, kwargs = fx.map_arg((plan.args, dict(plan.kwargs)), lambda arg: calls.get(arg, arg))
+        with graph.inserting_before(node):
+            call = calls[node] = graph.call_module(plan.path, args, kwargs)
+        call.meta = dict(node.meta)
+        node.replace_all_uses_with(call)
+        graph.erase_node(node)
 
 
 def _follow_the_weights(graph: fx.Graph, model: nn.Module) -> None:
@@ -283,7 +203,7 @@ def drop_unused(lifted: LiftedModule) -> None:
         for table in (module._parameters, module._buffers):
             for name in [name for name in table if prefix + name not in read]:
                 del table[name]
-        if not path or not _has_state_or_children(module):
+        if not path or not has_state_or_children(module):
             return None if path else module
         container = nn.Module()
         for part in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"):

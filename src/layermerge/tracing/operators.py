@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from layermerge.tracing.computed_conv import ComputedConv2d
+from layermerge.tracing.constants import is_constant
+
 Shape = tuple[int | None, ...]
 """A tensor's shape; None where the size is free (the batch)."""
 
@@ -56,11 +59,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Operator:
-    """A row: the role (or how the call decides it), the module to lift to, and the tensors that module owns."""
+    """A row: the role (or how the call decides it), the module to lift to, and the tensors that module owns.
+
+    `build_computed` makes a module that is called with these tensors instead, where constants are computed to them.
+    """
 
     role: Role | Callable[[Call], Role]
     build: Callable[[Call], nn.Module] | None = None
     owns: tuple[str, ...] = ()
+    build_computed: Callable[[Call], nn.Module] | None = None
 
     def role_of(self, call: Call) -> Role:
         return self.role if isinstance(self.role, Role) else self.role(call)
@@ -77,20 +84,43 @@ def _per_channel(shape: Shape | None, of: Shape | None) -> bool:
     return shape[-3:] == (of[1], 1, 1) and (len(shape) == 3 or shape[0] in (1, of[0]))
 
 
+def _one_value(shape: Shape | None) -> bool:
+    return shape is not None and len(shape) <= 4 and all(size == 1 for size in shape)
+
+
+def _affine_role(call: Call) -> Role:
+    """A feature map and a number, or a constant of one value or one a channel: added, subtracted, multiplied, divided."""
+    out, operands = call.output_shape, ("self", "other")
+    plain = call.arguments.get("alpha", 1) == 1 and call.arguments.get("rounding_mode") is None
+    if not plain or not _is_map(out):
+        return Role.BARRIER
+    if isinstance(call["other"], (int, float)):
+        return Role.SCALE
+    constants = [call.shape(name) for name in operands if is_constant(call[name])]
+    maps = [call.shape(name) for name in operands if not is_constant(call[name])]
+    folds = maps == [out] and (_one_value(constants[0]) or _per_channel(constants[0], out))
+    return Role.NORM if folds else Role.BARRIER
+
+
 def _add_role(call: Call) -> Role:
     left, right, out = call.shape("self"), call.shape("other"), call.output_shape
     if call["alpha"] != 1 or not _is_map(out):
         return Role.BARRIER
     if left == right == out:
         return Role.ADD
+    if is_constant(call["self"]) or is_constant(call["other"]) or right is None:
+        return _affine_role(call)
     if (left == out and _per_channel(right, out)) or (right == out and _per_channel(left, out)):
         return Role.SHIFT
     return Role.BARRIER
 
 
-def _scale_role(call: Call) -> Role:
-    scalar = isinstance(call["other"], (int, float)) and call.arguments.get("rounding_mode") is None
-    return Role.SCALE if scalar and _is_map(call.output_shape) else Role.BARRIER
+def _div_role(call: Call) -> Role:
+    return Role.BARRIER if is_constant(call["self"]) else _affine_role(call)
+
+
+def _neg_role(call: Call) -> Role:
+    return Role.SCALE if _is_map(call.output_shape) else Role.BARRIER
 
 
 def _pad_role(call: Call) -> Role:
@@ -101,24 +131,30 @@ def _pad_role(call: Call) -> Role:
 
 
 def _batch_norm_role(call: Call) -> Role:
-    return Role.STAT_NORM if call["running_mean"] is None or call["training"] else Role.NORM
+    if call["running_mean"] is None or call["training"]:
+        return Role.STAT_NORM
+    tensors = (call[name] for name in _STATEFUL_NORM)
+    return Role.NORM if all(tensor is None or is_constant(tensor) for tensor in tensors) else Role.BARRIER
 
 
-def _conv2d(call: Call) -> nn.Module:
-    weight = call.shape("weight")
-    assert weight is not None
-    out, per_group, *kernel = (size or 0 for size in weight)
-    return nn.Conv2d(
-        per_group * call["groups"],
-        out,
-        tuple(kernel),  # type: ignore[arg-type]
-        stride=tuple(call["stride"]),
-        padding=call["padding"] if isinstance(call["padding"], str) else tuple(call["padding"]),
-        dilation=tuple(call["dilation"]),
-        groups=call["groups"],
-        bias=call["bias"] is not None,
-        device="meta",
-    )
+def _conv2d(kind: type[nn.Conv2d]) -> Callable[[Call], nn.Module]:
+    def build(call: Call) -> nn.Module:
+        weight = call.shape("weight")
+        assert weight is not None
+        out, per_group, *kernel = (size or 0 for size in weight)
+        return kind(
+            per_group * call["groups"],
+            out,
+            tuple(kernel),  # type: ignore[arg-type]
+            stride=tuple(call["stride"]),
+            padding=call["padding"] if isinstance(call["padding"], str) else tuple(call["padding"]),
+            dilation=tuple(call["dilation"]),
+            groups=call["groups"],
+            bias=call["bias"] is not None,
+            device="meta",
+        )
+
+    return build
 
 
 def _batch_norm(call: Call) -> nn.Module:
@@ -168,6 +204,16 @@ def _dropout(kind: type[nn.Module]) -> Callable[[Call], nn.Module]:
     return lambda call: kind(p=call["p"])
 
 
+def _function_role(call: Call) -> Role:
+    """An element-wise function of one map; bounds and exponents that are tensors make it one of several."""
+    tensors = sum(isinstance(value, fx.Node) for value in call.arguments.values())
+    return Role.ACTIVATION if tensors == 1 else Role.BARRIER
+
+
+_FUNCTION = Operator(_function_role)
+"""An activation that torch.nn has no module for."""
+
+
 def _activation(kind: Callable[..., nn.Module], *arguments: str) -> Operator:
     """A parameter-free element-wise function; `arguments` are passed on to the module in this order."""
     return Operator(Role.ACTIVATION, lambda call: kind(*(call[name] for name in arguments)))
@@ -176,7 +222,7 @@ def _activation(kind: Callable[..., nn.Module], *arguments: str) -> Operator:
 _STATEFUL_NORM = ("weight", "bias", "running_mean", "running_var")
 
 TABLE: dict[str, Operator] = {
-    "conv2d": Operator(Role.CONV, _conv2d, ("weight", "bias")),
+    "conv2d": Operator(Role.CONV, _conv2d(nn.Conv2d), ("weight", "bias"), _conv2d(ComputedConv2d)),
     "batch_norm": Operator(_batch_norm_role, _batch_norm, _STATEFUL_NORM),
     "group_norm": Operator(Role.STAT_NORM, _group_norm, ("weight", "bias")),
     "layer_norm": Operator(Role.STAT_NORM, _layer_norm, ("weight", "bias")),
@@ -197,8 +243,20 @@ TABLE: dict[str, Operator] = {
     "elu": _activation(nn.ELU, "alpha"),
     "celu": _activation(nn.CELU, "alpha"),
     "softplus": _activation(nn.Softplus, "beta", "threshold"),
-    "clamp": Operator(Role.ACTIVATION),
-    "clamp_min": Operator(Role.ACTIVATION),
+    "threshold": _activation(nn.Threshold, "threshold", "value"),
+    "softshrink": _activation(nn.Softshrink, "lambd"),
+    "hardshrink": _activation(nn.Hardshrink, "lambd"),
+    "clamp": _FUNCTION,
+    "clamp_min": _FUNCTION,
+    "clamp_max": _FUNCTION,
+    "abs": _FUNCTION,
+    "square": _FUNCTION,
+    "pow": _FUNCTION,
+    "sqrt": _FUNCTION,
+    "exp": _FUNCTION,
+    "erf": _FUNCTION,
+    "sin": _FUNCTION,
+    "cos": _FUNCTION,
     "gelu": Operator(Role.ACTIVATION, lambda call: nn.GELU(approximate=call["approximate"])),
     "prelu": Operator(
         Role.ACTIVATION, lambda call: nn.PReLU((call.shape("weight") or (1,))[0] or 1, device="meta"), ("weight",)
@@ -210,8 +268,11 @@ TABLE: dict[str, Operator] = {
     "clone": Operator(Role.DROPOUT),
     "alias": Operator(Role.DROPOUT),
     "add": Operator(_add_role),
-    "mul": Operator(_scale_role),
-    "div": Operator(_scale_role),
+    "sub": Operator(_affine_role),
+    "rsub": Operator(_affine_role),
+    "mul": Operator(_affine_role),
+    "div": Operator(_div_role),
+    "neg": Operator(_neg_role),
     "pad": Operator(_pad_role),
     "constant_pad_nd": Operator(_pad_role),
 }

@@ -13,6 +13,7 @@ from functools import cached_property
 from torch import fx
 
 from layermerge.conv import ConvSpec, Sides
+from layermerge.tracing.constants import is_constant
 from layermerge.tracing.operators import Role
 
 MapShape = tuple[int, int, int]
@@ -182,8 +183,9 @@ def _inner_paths(body: DataPath) -> Iterator[DataPath]:
 
 
 def main_input(node: fx.Node) -> fx.Node:
-    """The feature map that the node transforms; for a shift, the operand that has the output's shape."""
+    """The feature map that the node transforms: no constant; for a shift, the operand that has the output's shape."""
     inputs = [arg for arg in node.args if isinstance(arg, fx.Node)]
-    if node.meta["role"] is Role.SHIFT and inputs[0].meta["shape"] != node.meta["shape"]:
-        return inputs[1]
-    return inputs[0]
+    maps = [arg for arg in inputs if not is_constant(arg)] or inputs
+    if node.meta["role"] is Role.SHIFT and maps[0].meta["shape"] != node.meta["shape"]:
+        return maps[1]
+    return maps[0]
