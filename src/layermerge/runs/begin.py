@@ -25,7 +25,7 @@ def begin_run(
     untouched = merge(rewrite(trace, []))
     if not with_weights:
         _forget_weights(untouched)
-    directory.write_plan(trace.structure, trace.inputs, plan, workloads_of(trace, plan), untouched)
+    directory.write_plan(trace.inputs, plan, workloads_of(trace, plan), untouched)
     if recipe is not None:
         note_recipe(directory, recipe)
     return directory

@@ -162,14 +162,13 @@ class RunDirectory(NetworkDirectory):
 
     def write_plan(
         self,
-        structure: Structure,
         inputs: Inputs,
         plan: Plan,
         workloads: dict[str, Workload | None],
         untouched: MergedModule | None = None,
     ) -> PlanFile:
         """Writes the plan, and beside it the untouched network, where that is given; the plan says which file that is."""
-        described = PlanFile.of(structure, inputs, plan, workloads)
+        described = PlanFile.of(inputs, plan, workloads)
         if untouched is None:
             write_document(self.plan, described)
             return described
@@ -220,9 +219,10 @@ class RunDirectory(NetworkDirectory):
     def require_same_network(self, structure: Structure, inputs: Inputs, name: str) -> None:
         """Refuses to go on with the plan and tables of another network, or of another input size."""
         known = self.known_plan()
-        if known is None or known.fingerprint == fingerprint(structure):
+        network = fingerprint(structure)
+        if known is None or known.fingerprint == network:
             return
-        own = PlanFile.of(structure, inputs, Plan(structure.layers, (), (), known.rules, known.method))
+        own = PlanFile.of(inputs, Plan(structure.layers, (), (), known.rules, known.method, network))
         there, here = (" and ".join("x".join(map(str, shape)) for shape in each.shapes) for each in (known, own))
         sizes = f" (traced with {there} there, {here} now)" if there != here else ""
         raise ArtifactError(

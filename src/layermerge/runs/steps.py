@@ -65,7 +65,7 @@ def menu_of(context: Context, method: str) -> Menu:
     offered = _offered(known) if known is not None and _complete(context, known) else {}
     if known is None or not {entry.key: entry for entry in menu.candidates}.items() <= offered.items():
         workloads = workloads_of(traced, menu)
-        known = directory.write_plan(traced.structure, traced.inputs, menu, workloads, served())
+        known = directory.write_plan(traced.inputs, menu, workloads, served())
     return Menu(menu, {entry.key: known.workloads[entry.key] for entry in menu.candidates}, known)
 
 
@@ -135,11 +135,9 @@ def original_ms(context: Context) -> float:
     known = context.directory.known_plan()
     if known is None or not _complete(context, known):
         menu_of(context, "layermerge")
-    structure, nothing = (
-        context.trace.structure,
-        Plan(context.trace.layers, (), (), context.settings.rules, "layermerge"),
-    )
-    job = LatencyJob(nothing, {}, fingerprint(structure), lambda: original_pass(context))
+    network = fingerprint(context.trace.structure)
+    nothing = Plan(context.trace.layers, (), (), context.settings.rules, "layermerge", network)
+    job = LatencyJob(nothing, {}, network, lambda: original_pass(context))
     return job.run(context.runtime, context.settings.batch_size, context.directory.latency).original_ms
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from layermerge.arguments import Count, FilePath, checked
 from layermerge.errors import LayerMergeError, TableError, machine_failed
 from layermerge.planning.plan import Candidate, Plan
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
@@ -28,7 +29,6 @@ from layermerge.tables.runner import fill_table
 from layermerge.tables.table import Row, Scalar, Table
 from layermerge.tables.workload_clock import WHOLE, WorkloadClock, measure_whole
 from layermerge.tables.workloads import Workload, workloads_of
-from layermerge.tracing.fingerprint import fingerprint
 from layermerge.tracing.trace import Trace
 
 _TIMING = 2
@@ -68,17 +68,24 @@ class LatencyTable:
         """What no candidate changes: the whole network less its single layers."""
         return max(0.0, self.original_ms - self._singles_ms)
 
+    @checked(TableError)
     def of(self, candidate: Candidate) -> float | None:
         """The candidate's latency; None where it could not be measured, which takes it off the menu."""
-        workload = self.workloads[candidate.key]
+        workload = self._workload(candidate)
         if candidate.fixed or workload is None:
             return 0.0
         return self._measured(candidate) * self.scale if self.table[workload.key].status == "ok" else None
 
+    @checked(TableError)
     def spread_of(self, candidate: Candidate) -> float:
         """How far the candidate's measurements scattered, in milliseconds."""
-        workload = self.workloads[candidate.key]
+        workload = self._workload(candidate)
         return 0.0 if candidate.fixed or workload is None else self.table[workload.key].spread * self.scale
+
+    def _workload(self, candidate: Candidate) -> Workload | None:
+        if candidate not in self.plan:
+            raise TableError(f"candidate {candidate.key} is not of the plan that {self.table.name} was measured for")
+        return self.workloads[candidate.key]
 
     def _measured(self, candidate: Candidate) -> float:
         workload = self.workloads[candidate.key]
@@ -105,14 +112,15 @@ class LatencyTable:
         )
 
 
+@checked(TableError)
 def measure_latency(
     plan: Plan,
     *,
     trace: Trace,
     runtime: str | Runtime = "torch",
-    batch_size: int = 1,
-    threads: int = 1,
-    path: str | Path = "latency.jsonl",
+    batch_size: Count = 1,
+    threads: Count = 1,
+    path: FilePath = "latency.jsonl",
     clock: ClockSettings | None = None,
 ) -> LatencyTable:
     """Measures a plan's latency table, or goes on with it where an earlier run stopped.
@@ -121,10 +129,10 @@ def measure_latency(
     second for each distinct workload, plus one export of the whole network.
     """
     chosen = make_runtime(runtime, RuntimeSettings(threads=threads))
-    network = fingerprint(trace.structure)
+    plan.require_network(trace.structure)
     inputs = trace.inputs.resized(batch_size)
     job = LatencyJob(
-        plan, workloads_of(trace, plan), network, lambda: chosen.prepare(merge(rewrite(trace, [])), inputs)
+        plan, workloads_of(trace, plan), plan.network, lambda: chosen.prepare(merge(rewrite(trace, [])), inputs)
     )
     return job.run(chosen, batch_size, path, Clocks.alike(clock) if clock else None)
 
