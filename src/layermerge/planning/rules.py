@@ -14,6 +14,7 @@ from layermerge.errors import PlanError
 from layermerge.tracing.structure import Structure
 
 Patterns = Annotated[tuple[str, ...], READ_INSIDE]
+"""Names of layers, or globs; one may be given by itself, and any iterable will do."""
 
 
 @checked(PlanError)
@@ -52,12 +53,13 @@ class Rules:
             object.__setattr__(self, field, patterns)
 
     @staticmethod
-    def paper(*, pin: Iterable[str] = (), exclude: Iterable[str] = ()) -> Rules:
+    @checked(PlanError)
+    def paper(*, pin: Patterns = (), exclude: Patterns = ()) -> Rules:
         """The authors' rules: their stride boundary, their layers outside the table, their few identities."""
         return Rules(
             max_kernel=None,
-            pin=tuple(pin),
-            exclude=tuple(exclude),
+            pin=pin,
+            exclude=exclude,
             identities="after_resize",
             stop_after_stride=True,
             fix_ends=True,
