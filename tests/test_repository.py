@@ -30,7 +30,7 @@ FILES = sorted(SOURCE.rglob("*.py"), key=lambda path: (path != SOURCE / "__init_
 # its own: what makes a whole run ends with a report, and reports read what runs left behind.
 ORDER = (
     "errors",
-    "conv files progress",
+    "arguments conv files progress",
     "models tracing",
     "planning data",
     "surgery tasks",
@@ -94,7 +94,7 @@ def _ours(name: str) -> bool:
 
 def test_the_root_holds_what_every_package_needs_and_nothing_else() -> None:
     at_root = {path.stem for path in FILES if path.parent == SOURCE}
-    assert at_root == {"__init__", "__main__", "conv", "errors", "files", "progress"}
+    assert at_root == {"__init__", "__main__", "arguments", "conv", "errors", "files", "progress"}
 
 
 def test_every_module_has_its_place_in_the_order() -> None:

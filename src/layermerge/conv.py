@@ -75,7 +75,16 @@ class ConvSpec:
     groups: int = 1
 
     def __post_init__(self) -> None:
-        if min(self.in_channels, self.out_channels, self.groups, *self.kernel, *self.stride, *self.dilation) < 1:
+        try:
+            sizes = (self.in_channels, self.out_channels, self.groups, *self.kernel, *self.stride, *self.dilation)
+            whole = (
+                len(sizes) == 9 and len(self.padding) == 4 and all(isinstance(n, int) for n in (*sizes, *self.padding))
+            )
+        except TypeError:  # of a number in the place of a pair
+            whole = False
+        if not whole:
+            raise GeometryError(f"kernel, stride and dilation are pairs of whole numbers, padding is four: {self!r}")
+        if min(sizes) < 1:
             raise GeometryError(f"channels, kernel, stride, dilation and groups must be at least 1: {self}")
         if min(self.padding) < 0:
             raise GeometryError(f"padding must not be negative: {self}")

@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from filelock import lock_descriptor, unlock_descriptor
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from torch import nn
 
-from layermerge.errors import ArtifactError
+from layermerge.errors import ArtifactError, RecipeError
 
 SCHEMA: Literal[2] = 2
 """Of everything that is written; raised with every change that older files do not survive."""
@@ -38,6 +38,24 @@ class Record(BaseModel):
     """Base of what users write and tables hold: unknown keys and wrong types are errors, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class UserRecord(Record):
+    """Base of records that users make in Python: what is wrong with one is an error of ours."""
+
+    if not TYPE_CHECKING:  # type checkers know the fields
+
+        def __init__(self, *args: object, **fields: object) -> None:
+            name = type(self).__name__
+            if args:
+                raise RecipeError(f"{name} takes its fields by name, such as {next(iter(type(self).model_fields))}=...")
+            try:
+                super().__init__(**fields)
+            except ValidationError as error:
+                raise RecipeError(f"{name}: {first_problem(error)}") from None
+
+        # So that pydantic validates records inside others without calling this, and a problem keeps its whole path.
+        __init__.__pydantic_base_init__ = True
 
 
 _ADAPTERS: dict[object, TypeAdapter[Any]] = {}

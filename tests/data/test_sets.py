@@ -10,6 +10,7 @@ import torch
 
 from layermerge.data.sets import Draw, ImageSets
 from layermerge.errors import DataError
+from layermerge.tasks.classification import Classification
 
 
 def arrays(count: int = 20, shape: tuple[int, ...] = (4, 4, 3)) -> Any:
@@ -33,15 +34,13 @@ def test_keywords_out_of_range_are_refused(loading: Any, got: str) -> None:
 
 def test_unknown_keywords_are_named_beside_the_known_ones() -> None:
     misspelt: Any = {"heldout": 3}
-    with pytest.raises(
-        TypeError, match="no keyword 'heldout'; images are loaded by preparation, held_out, held_out_from"
-    ):
-        ImageSets(arrays(), arrays(), **misspelt)
+    with pytest.raises(DataError, match="keyword argument 'heldout'; it takes train, test, preparation, held_out, "):
+        Classification(arrays(), arrays(), **misspelt)
 
 
-@pytest.mark.parametrize("wrong", [{"seed": -1}, {"epoch": -1}, {"batch_size": 0}])
+@pytest.mark.parametrize("wrong", [{"seed": -1}, {"epoch": -1}, {"first": -1}, {"batch_size": 0}])
 def test_draws_out_of_range_are_refused(wrong: Any) -> None:
-    with pytest.raises(DataError, match="a draw needs seed >= 0, epoch >= 0 and batch_size >= 1; got "):
+    with pytest.raises(DataError, match="a draw needs seed >= 0, epoch >= 0, first >= 0 and batch_size >= 1; got "):
         Draw(**{"seed": 0, "batch_size": 1, **wrong})
 
 

@@ -27,7 +27,7 @@ class Branches(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.stem(x))
         summed = self.norms[0](self.big(x)) + self.norms[1](self.small(x)) + self.norms[2](x)
-        return self.flat(torch.relu(summed))
+        return self.flat(torch.relu(summed))  # type: ignore[no-any-return]
 
 
 NETWORKS = {

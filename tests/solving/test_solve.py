@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -83,7 +84,7 @@ def price(frontier: Frontier, *keys: str) -> float:
 def fixed_menu(*keys: str, method: str = "layermerge") -> tuple[Plan, LatencyTable]:
     """The plan with these candidates only, so that there is one choice."""
     whole, table = menu("plain", method), latencies("plain", method)
-    plan = Plan(whole.layers, tuple(whole[key] for key in keys), (), whole.rules, method)
+    plan = replace(whole, candidates=tuple(whole[key] for key in keys), rejections=())
     return plan, LatencyTable(plan, table.workloads, table.table)
 
 
@@ -158,7 +159,7 @@ def test_rows_without_a_value_leave_the_menu(status: str) -> None:
 
 
 def test_an_unknown_objective_is_refused() -> None:
-    with pytest.raises(TableError, match="unknown objective 'log'; choose exp or delta"):
+    with pytest.raises(TableError, match="objective is 'log'; give 'exp' or 'delta'"):
         lm.solve(menu(), latencies(), changes(menu()), objective="log")  # type: ignore[arg-type]
 
 

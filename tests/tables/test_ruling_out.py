@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -164,7 +165,7 @@ def test_a_merge_without_its_split_on_the_menu_stays() -> None:
     whole, latency = menu("plain"), table({"0-2:5x5g1": 9.0})
     assert {"0-2:3x3g1", "0-2:5x5g1"} <= reasons(latency).keys()
     kept = tuple(candidate for candidate in whole.candidates if candidate.key != "1-2:identity")
-    plan = Plan(whole.layers, kept, (), whole.rules, whole.method)
+    plan = replace(whole, candidates=kept, rejections=())
     found = reasons(LatencyTable(plan, workloads("plain"), latency.table), plan=plan)
     assert "0-2:3x3g1" not in found
     assert "0-2:5x5g1" in found

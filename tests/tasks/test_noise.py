@@ -97,7 +97,7 @@ def test_schedulers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         "give one that has, such as the one it was trained with"
     )
     strange = scheduler("DPMSolverMultistepScheduler", prediction_type="flow_prediction", use_flow_sigmas=True)
-    assert "prediction type is 'flow_prediction'" in refusal(lambda: NoiseSchedule.of(strange))
+    assert "prediction is 'flow_prediction'; give 'epsilon' or" in refusal(lambda: NoiseSchedule.of(strange))
     assert "ever less kept" in refusal(lambda: NoiseSchedule(torch.tensor([0.5, 0.9])))
     missing = tmp_path / "nothing"
     assert (

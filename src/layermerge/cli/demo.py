@@ -15,7 +15,7 @@ _RUNTIME = "onnxruntime"
 
 @app.command()
 def demo(
-    budget: Annotated[str, typer.Option(help="60%, 1.8x or 12ms.")] = "60%",
+    budget: Annotated[str, typer.Option(help="60% or 0.6, 1.8x or 12ms.")] = "60%",
     method: Annotated[str, typer.Option(help="layermerge, depth, layeronly, sequential, channels, ...")] = "layermerge",
     runtime: Annotated[str, typer.Option(help="torch, onnxruntime, openvino, ...")] = _RUNTIME,
     run_dir: Annotated[
@@ -34,12 +34,12 @@ def demo(
     from layermerge.runs.methods import require_known
     from layermerge.runs.opening import open_run
 
-    require_known(method, budget)
+    text = require_known(method, budget)
     # A run directory holds the tables of one runtime.
     place = run_dir or Path("runs") / ("demo" if runtime == _RUNTIME else f"demo-{runtime}")
-    changes = {"budgets": [budget], "method": method, "runtime": runtime}
+    changes = {"budgets": [text], "method": method, "runtime": runtime}
     context = open_run(Flags(changes).recipe(place, shipped.RECIPE), place)
-    result = compress_run(context, budget)
+    result = compress_run(context, text)
     if as_json:
         print_json(plain(result.report) | {"directory": str(result.directory), "page": str(context.directory.page)})
         return

@@ -31,7 +31,9 @@ WeightsOption = Annotated[Path | None, typer.Option(help="A .safetensors file, o
 InputOption = Annotated[
     str | None, typer.Option("--input", metavar="CxHxW", help="Input shape without the batch, such as 3x224x224.")
 ]
-BudgetOption = Annotated[str | None, typer.Option("--budget", help="60%, 1.8x or 12ms; that of the recipe by default.")]
+BudgetOption = Annotated[
+    str | None, typer.Option("--budget", help="60% or 0.6, 1.8x or 12ms; that of the recipe by default.")
+]
 LabelOption = Annotated[str | None, typer.Option("--label", help="Which fine-tuning; that of the recipe by default.")]
 MethodOption = Annotated[
     str | None, typer.Option("--method", help="layermerge, depth, layeronly, sequential, channels, student, ...")
@@ -57,7 +59,7 @@ _SHARED: dict[str, tuple[str, Any]] = {
     ),
     "budget": (
         "budgets",
-        Annotated[list[str] | None, typer.Option("--budget", help="60%, 1.8x or 12ms; repeatable.")],
+        Annotated[list[str] | None, typer.Option("--budget", help="60% or 0.6, 1.8x or 12ms; repeatable.")],
     ),
     "method": ("method", MethodOption),
     "label": ("label", LabelOption),

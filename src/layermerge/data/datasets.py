@@ -11,19 +11,20 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
+from layermerge.arguments import READ_INSIDE
 from layermerge.data.images import ArrayImages, Images, Indices, Labelled
 from layermerge.data.preparation import Preparation
 from layermerge.errors import DataError, first_line
 
 Collate = Callable[[list[Any]], Any]
-Data: TypeAlias = Images | Dataset[Any] | DataLoader[Any] | tuple[Any, Any]
+Data: TypeAlias = Annotated[Images | Dataset[Any] | DataLoader[Any] | tuple[Any, Any], READ_INSIDE]
 """Images, a pair (images, labels) of arrays or tensors, a map-style Dataset of such pairs, or a DataLoader."""
 
 
@@ -60,7 +61,7 @@ class LoadedImages(Images):
             _Examples(self.reader(preparation, seed), seed or 0),
             batch_sampler=[batch.tolist() for batch in index_batches],
             num_workers=workers or self.workers,
-            collate_fn=partial(_collated, self.collate),
+            collate_fn=partial(_collated, self.collate, self.name),
             generator=torch.Generator(),  # its own: the global one would be drawn from
         )
         finish = self.finisher(preparation, seed)
@@ -89,6 +90,15 @@ class DatasetImages(LoadedImages):
         self.collate, self.workers = collate, workers
         super().__init__(name, _labels_of(name, dataset), getattr(dataset, "classes", None))
 
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """That of the first example."""
+        with _random_state(0, 0):
+            batch = _collated(self.collate, self.name, [_read_example(self.name, self.dataset, 0)])
+        if isinstance(batch, DataError):
+            raise batch
+        return tuple(_pair(self.name, batch)[0].shape[1:])
+
     def reader(self, preparation: Preparation, seed: int | None) -> Callable[[int], tuple[Any, Any]]:  # noqa: ARG002
         return partial(_read_example, self.name, self.dataset)
 
@@ -116,6 +126,11 @@ class Stream(Images):
 
     def __len__(self) -> int:
         return self._count
+
+    @cached_property
+    def shape(self) -> tuple[int, ...] | None:
+        """That of the first batch, which is read for it."""
+        return next((tuple(images.shape[1:]) for images, _ in self._read()), None)
 
     @cached_property
     def _count(self) -> int:
@@ -178,9 +193,17 @@ class _Examples(Dataset[Any]):
                 return error
 
 
-def _collated(collate: Collate, examples: list[Any]) -> Any:
+def _collated(collate: Collate, name: str, examples: list[Any]) -> Any:
+    """A batch, or why there is none."""
     failed = next((example for example in examples if isinstance(example, DataError)), None)
-    return failed or collate(examples)
+    if failed is not None:
+        return failed
+    try:
+        return collate(examples)
+    except Exception as error:  # of images that differ in shape, or are not tensors
+        return DataError(
+            f"a batch of {name} cannot be made of its examples: {first_line(error)}; give tensors of one shape"
+        )
 
 
 @contextmanager

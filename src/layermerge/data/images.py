@@ -29,8 +29,6 @@ class Images(ABC):
 
     addressable = True
     """Whether they can be read in any order. A stream is read in its own only, so it cannot be split or shuffled."""
-    shape: tuple[int, ...] | None = None
-    """Channels, height and width, where they are known before anything is read."""
 
     def __init__(self, name: str, labels: Any, classes: Sequence[str] | None = None) -> None:
         self.name = name
@@ -40,6 +38,11 @@ class Images(ABC):
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Channels, height and width; None where only the preparation tells."""
+        return None
 
     @abstractmethod
     def batches(
@@ -62,11 +65,14 @@ class ArrayImages(Images):
     def __init__(self, name: str, pixels: Any, labels: Any, classes: Sequence[str] | None = None) -> None:
         super().__init__(name, labels, classes)
         self.pixels = _channels_first(name, pixels).contiguous()
-        self.shape = tuple(self.pixels.shape[1:])
         if len(self.pixels) != len(self.labels):
             raise DataError(
                 f"{name} has {len(self.pixels)} images and {len(self.labels)} labels; give one label per image"
             )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.pixels.shape[1:])
 
     def batches(
         self,

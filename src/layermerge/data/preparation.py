@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from layermerge.arguments import checked
 from layermerge.errors import DataError, require_package
 from layermerge.models import import_torchvision
 
@@ -23,6 +24,7 @@ Augment = Literal["none", "flip", "crop_flip", "imagenet", "randaugment"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 
+@checked(DataError)
 @dataclass(frozen=True)
 class Statistics:
     """Mean and standard deviation per channel, of pixels in [0, 1]."""
@@ -43,6 +45,7 @@ STATISTICS: dict[str, Statistics | None] = {
 }
 
 
+@checked(DataError)
 @dataclass(frozen=True)
 class Preparation:
     """How images are scaled, varied for training, and normalised; evaluation varies nothing.
@@ -60,18 +63,13 @@ class Preparation:
     crop_pct: float = 0.875
 
     def __post_init__(self) -> None:
-        for field, value, known in (
-            ("augment", self.augment, get_args(Augment)),
-            ("interpolation", self.interpolation, get_args(Interpolation)),
-        ):
-            if value not in known:
-                raise DataError(f"preparation has no {field} '{value}'; it knows {', '.join(known)}")
         if self.pad < 0 or self.size < 1 or not 0 < self.crop_pct <= 1:
             raise DataError(
                 f"preparation needs pad >= 0, size >= 1 and crop_pct in (0, 1]; got {self.pad}, {self.size}, {self.crop_pct}"
             )
 
     @classmethod
+    @checked(DataError)
     def for_data_set(cls, name: str, augment: Augment = "none") -> Preparation:
         """Normalised as is usual for imagenet, cifar10 or fashion-mnist."""
         if name not in STATISTICS:
@@ -79,6 +77,7 @@ class Preparation:
         return cls(normalise=STATISTICS[name], augment=augment)
 
     @classmethod
+    @checked(DataError)
     def for_timm(cls, model: nn.Module, augment: Augment = "none") -> Preparation:
         """What a timm model was trained to read, as it says itself."""
         config = _timm_data().resolve_model_data_config(model)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from layermerge.arguments import checked
 from layermerge.data.folders import decode, read_image_folder
 from layermerge.data.images import ArrayImages, Images
 from layermerge.errors import DataError, first_line
@@ -34,6 +35,7 @@ CIFAR10_SIDE = 32
 CIFAR10_FILES = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
 
 
+@checked(DataError)
 def load_images(spec: str) -> Pair:
     """(training images, test images) of imagefolder:PATH, cifar10:PATH, fashion-mnist:PATH, npz:PATH or `embedded`.
 

@@ -14,6 +14,7 @@ from typing import TypedDict, Unpack
 
 import numpy as np
 
+from layermerge.arguments import Count, checked
 from layermerge.data import split
 from layermerge.data.datasets import Data, as_images
 from layermerge.data.images import Images, Indices, Labelled
@@ -28,6 +29,7 @@ MOST_WORKERS = 256  # more would keep a machine from doing anything else
 Scalar = str | int | float | bool | None
 
 
+@checked(DataError)
 @dataclass(frozen=True)
 class Draw:
     """Which training batches to draw. `first` leaves out batches that were trained on; `share` is this process's part."""
@@ -35,18 +37,20 @@ class Draw:
     seed: int
     batch_size: int
     epoch: int = 0
-    subset: int | None = None
+    subset: Count | None = None
     """Train on so many examples, the same in every epoch; None for all."""
     first: int = 0
     share: tuple[int, int] = (0, 1)
     """(rank, processes): every process gets its slice of each batch."""
 
     def __post_init__(self) -> None:
-        if min(self.seed, self.epoch) < 0 or self.batch_size < 1:
+        if min(self.seed, self.epoch, self.first) < 0 or self.batch_size < 1:
             raise DataError(
-                "a draw needs seed >= 0, epoch >= 0 and batch_size >= 1; "
-                f"got {self.seed}, {self.epoch} and {self.batch_size}"
+                "a draw needs seed >= 0, epoch >= 0, first >= 0 and batch_size >= 1; "
+                f"got {self.seed}, {self.epoch}, {self.first} and {self.batch_size}"
             )
+        if not 0 <= self.share[0] < self.share[1]:
+            raise DataError(f"a draw's share is (rank, processes), rank counted from 0; got {self.share}")
 
 
 class Loading(TypedDict, total=False):
@@ -82,9 +86,6 @@ class ImageSets:
     """Training, held-out and test images."""
 
     def __init__(self, train: Data, test: Data, **loading: Unpack[Loading]) -> None:
-        unknown = loading.keys() - _DEFAULTS.keys()
-        if unknown:
-            raise TypeError(f"there is no keyword '{min(unknown)}'; images are loaded by {', '.join(_DEFAULTS)}")
         self._how: Loading = {**_DEFAULTS, **loading}
         seed, size, workers = self._how["seed"], self._how["eval_batch_size"], self._how["workers"]
         if seed < 0 or size < 1 or not 0 <= workers <= MOST_WORKERS:

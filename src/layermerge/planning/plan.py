@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from layermerge.arguments import checked
 from layermerge.conv import ConvSpec
 from layermerge.errors import PlanError
 from layermerge.planning.knapsack import NOTHING, Choice, Knapsack, Options, Refusal
 from layermerge.planning.lossless import loses_nothing
 from layermerge.planning.ranges import PathWalk, Span, span, why_illegal, why_no_range
 from layermerge.planning.rules import Rules
+from layermerge.tracing.fingerprint import fingerprint
 from layermerge.tracing.structure import Layer, Step, Structure
 from layermerge.tracing.trace import Trace
 
 
+@checked(PlanError)
 @dataclass(frozen=True)
 class Candidate:
     """Layers start..end-1 as one: those in `kept` merge into a conv of geometry `spec` (None: nothing is left)."""
@@ -80,6 +83,8 @@ class Plan:
     rejections: tuple[Rejection, ...]
     rules: Rules
     method: str
+    network: str
+    """The fingerprint of the network that it is of."""
     _by_key: dict[str, Candidate] = field(init=False, repr=False, compare=False)
     _singles: dict[tuple[int, bool], Candidate] = field(init=False, repr=False, compare=False)
 
@@ -88,15 +93,25 @@ class Plan:
         singles = (candidate for candidate in self.candidates if candidate.end - candidate.start == 1)
         object.__setattr__(self, "_singles", {(single.start, bool(single.kept)): single for single in singles})
 
+    def __contains__(self, candidate: object) -> bool:
+        return isinstance(candidate, Candidate) and self._by_key.get(candidate.key) == candidate
+
+    @checked(PlanError)
     def __getitem__(self, key: str) -> Candidate:
         try:
             return self._by_key[key]
         except KeyError:
             raise PlanError(f"the plan has no candidate '{key}'; it has {len(self.candidates)} others") from None
 
+    @checked(PlanError)
     def single(self, index: int, *, kept: bool) -> Candidate | None:
         """The candidate that leaves one layer as it is, or drops it; None where the menu lacks it."""
         return self._singles.get((index, kept))
+
+    def require_network(self, structure: Structure) -> None:
+        """Refuses a network that this is not the plan of."""
+        if fingerprint(structure) != self.network:
+            raise PlanError("the plan is of another network than the trace; plan this one: layermerge.plan(trace)")
 
     @property
     def entries(self) -> tuple[Candidate, ...]:
@@ -126,6 +141,7 @@ METHODS: dict[str, Callable[[Candidate, Layer, Rules], bool]] = {
 """Which candidates a method chooses from, given the candidate, its first layer and the rules."""
 
 
+@checked(PlanError)
 def plan(trace: Trace, rules: Rules | None = None, method: str = "layermerge") -> Plan:
     """Lays out every legal way to remove and merge the network's convolutions.
 
@@ -157,7 +173,7 @@ def plan(trace: Trace, rules: Rules | None = None, method: str = "layermerge") -
         for end in range(start + 1, count + 1)
         if (start, end) not in options
     ]
-    return Plan(structure.layers, tuple(candidates), tuple(rejections), rules, method)
+    return Plan(structure.layers, tuple(candidates), tuple(rejections), rules, method, fingerprint(structure))
 
 
 class _Menu:

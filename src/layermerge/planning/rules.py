@@ -6,13 +6,18 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Annotated, Literal
 
+from layermerge.arguments import READ_INSIDE, checked
 from layermerge.conv import ConvSpec
 from layermerge.errors import PlanError
 from layermerge.tracing.structure import Structure
 
+Patterns = Annotated[tuple[str, ...], READ_INSIDE]
+"""Names of layers, or globs; one may be given by itself, and any iterable will do."""
 
+
+@checked(PlanError)
 @dataclass(frozen=True)
 class Rules:
     """What the plan may offer. `Rules()` is ours; `Rules.paper()` reproduces the authors' own tables.
@@ -23,8 +28,8 @@ class Rules:
 
     max_kernel: int | None = 21
     """The largest side of a merged kernel; a layer's own kernel may be larger."""
-    pin: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
+    pin: Patterns = ()
+    exclude: Patterns = ()
     identities: Literal["all", "after_resize"] = "all"
     """Which ranges may be emptied: all that can, or only convs right after a resize."""
     stop_after_stride: bool = False
@@ -38,14 +43,8 @@ class Rules:
     """Spare the importance of merges that latency already shows not to pay."""
 
     def __post_init__(self) -> None:
-        size = self.max_kernel
-        if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
-            raise PlanError(f"max_kernel is {size!r}; it must be a whole number of at least 1, or None for no bound")
-        if self.identities not in ("all", "after_resize"):
-            raise PlanError(f"identities is {self.identities!r}; choose 'all' or 'after_resize'")
-        for field in ("stop_after_stride", "fix_ends", "fix_shortcuts", "free_fusions", "rule_out_slow"):
-            if not isinstance(getattr(self, field), bool):
-                raise PlanError(f"{field} is {getattr(self, field)!r}; it must be True or False")
+        if self.max_kernel is not None and self.max_kernel < 1:
+            raise PlanError(f"max_kernel is {self.max_kernel}; give a whole number of at least 1, or None for no bound")
         for field in ("pin", "exclude"):
             given = getattr(self, field)
             patterns = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
@@ -56,12 +55,13 @@ class Rules:
             object.__setattr__(self, field, patterns)
 
     @staticmethod
-    def paper(*, pin: Iterable[str] = (), exclude: Iterable[str] = ()) -> Rules:
+    @checked(PlanError)
+    def paper(*, pin: Patterns = (), exclude: Patterns = ()) -> Rules:
         """The authors' rules: their stride boundary, their layers outside the table, their few identities."""
         return Rules(
             max_kernel=None,
-            pin=tuple(pin),
-            exclude=tuple(exclude),
+            pin=pin,
+            exclude=exclude,
             identities="after_resize",
             stop_after_stride=True,
             fix_ends=True,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -178,7 +179,7 @@ class _Gathering:
             return None
         layers = self.plan.layers
         entries = (entry for entry in self.plan.candidates if METHODS[base](entry, layers[entry.start], rules))
-        return Plan(layers, tuple(entries), (), rules, base)
+        return replace(self.plan, candidates=tuple(entries), rejections=(), method=base)
 
     def _frontier(self, name: str, menu: Plan, objective: Objective) -> Frontier | str:
         """The frontier, or why there is none yet."""
@@ -193,7 +194,7 @@ class _Gathering:
             self.missing.append(
                 f"{name}: {lacking} of {len(menu.entries)} entries have no importance yet and are left out"
             )
-            menu = Plan(menu.layers, tuple(scored), (), menu.rules, menu.method)
+            menu = replace(menu, candidates=tuple(scored), rejections=())
         try:
             return solve(menu, self._table_of(menu), self.importance, objective=objective)
         except LayerMergeError as error:  # such as a workload that failed and leaves a layer without any candidate

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 from torch import nn
 
-from layermerge.errors import LayerMergeError, PlanError
+from layermerge.arguments import FilePath, checked
+from layermerge.errors import LayerMergeError, PlanError, RecipeError
 from layermerge.reporting.page import write_report
 from layermerge.runs.context import Context, open_context
 from layermerge.runs.methods import require_known, run_control, run_method
+from layermerge.runs.opening import note_run
 from layermerge.runs.recipe import RunRecipe, Settings
-from layermerge.runs.recipe_file import note_recipe
 from layermerge.runs.records import Report
+from layermerge.solving.budget import Budget, budget_text
 from layermerge.tasks.base import Task
 
 
@@ -38,13 +40,14 @@ class Comparison:
     """Where each report's network and recovery curve are."""
 
 
+@checked(RecipeError)
 def compare(
     model: nn.Module,
     task: Task,
     *,
-    methods: Sequence[str],
-    budgets: Sequence[str],
-    run_dir: str | Path,
+    methods: Iterable[str],
+    budgets: Iterable[Budget],
+    run_dir: FilePath,
     settings: Settings | None = None,
 ) -> Comparison:
     """Compresses a network by several methods to several budgets, with the same fine-tuning for all and for the original.
@@ -52,18 +55,20 @@ def compare(
     Gives a report for the original and for each method at each budget, and why one is missing where it gave nothing.
     """
     settings = settings or Settings()
-    require_comparison(methods, budgets)
+    methods, texts = require_comparison(methods, budgets)
     context = open_context(model, task, run_dir, settings)
-    note_recipe(context.directory, RunRecipe.of(settings))
-    return compare_run(context, methods, budgets)
+    note_run(context, RunRecipe.of(settings))
+    return compare_run(context, methods, texts)
 
 
-def require_comparison(methods: Sequence[str], budgets: Sequence[str]) -> None:
-    """Refuses what cannot be compared, before hours are spent on the control."""
-    if not methods or not budgets:
+def require_comparison(methods: Iterable[str], budgets: Iterable[Budget]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The methods, and the budgets as text; refuses what cannot be compared, before hours are spent on the control."""
+    chosen, wanted = tuple(methods), tuple(map(budget_text, budgets))
+    if not chosen or not wanted:
         raise PlanError("a comparison needs at least one method and one budget")
-    for method, budget in product(methods, budgets):
+    for method, budget in product(chosen, wanted):
         require_known(method, budget)
+    return chosen, wanted
 
 
 def compare_run(context: Context, methods: Sequence[str], budgets: Sequence[str]) -> Comparison:

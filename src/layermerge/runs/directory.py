@@ -233,9 +233,10 @@ class RunDirectory(NetworkDirectory):
     def require_same_network(self, structure: Structure, inputs: Inputs, name: str) -> None:
         """Refuses to go on with the plan and tables of another network, or of another input size."""
         known = self.known_plan()
-        if known is None or known.fingerprint == fingerprint(structure):
+        network = fingerprint(structure)
+        if known is None or known.fingerprint == network:
             return
-        own = PlanFile.of(structure, inputs, Plan(structure.layers, (), (), known.rules, known.method))
+        own = PlanFile.of(inputs, Plan(structure.layers, (), (), known.rules, known.method, network))
         there, here = (" and ".join("x".join(map(str, shape)) for shape in each.shapes) for each in (known, own))
         sizes = f" (traced with {there} there, {here} now)" if there != here else ""
         raise ArtifactError(

@@ -20,7 +20,7 @@ from layermerge.runs.context import Context, open_context
 from layermerge.runs.recipe import Settings
 from layermerge.runs.records import CONTROL, ChannelShare, Result, Variant
 from layermerge.runs.steps import choose, finish, original_ms, score_original, variant_of
-from layermerge.solving.budget import budget_ms
+from layermerge.solving.budget import Budget, budget_ms, budget_text
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
 from layermerge.tracing.trace import trace
 from layermerge.tuning.recipe import Distillation, Recipe
@@ -33,11 +33,11 @@ def run_method(context: Context, method: str, budget: str) -> Result:
     return METHODS[method](context, budget)
 
 
-def require_known(method: str, budget: str) -> None:
-    """Refuses a method that does not exist or a budget that cannot be read, before anything is measured."""
+def require_known(method: str, budget: Budget) -> str:
+    """The budget as text; refuses one that cannot be read, or a method that does not exist, before anything is measured."""
     if method not in METHODS:
         raise PlanError(f"unknown method '{method}'; choose one of {', '.join(METHODS)}")
-    budget_ms(budget, 1.0)
+    return budget_text(budget)
 
 
 def run_control(context: Context) -> Result:

@@ -48,6 +48,11 @@ def open_run(recipe: RunRecipe, place: Path, menu: str = "layeronly") -> Context
     """
     loaded = load_network(recipe)
     context = open_context(loaded.module, open_task(recipe, loaded), place, recipe.settings)
+    note_run(context, recipe, menu)
+    return context
+
+
+def note_run(context: Context, recipe: RunRecipe, menu: str = "layeronly") -> None:
+    """Notes the recipe for verbs that follow, once its rules are known to fit the network."""
     plan(context.trace, recipe.rules, menu)
     note_recipe(context.directory, recipe)
-    return context

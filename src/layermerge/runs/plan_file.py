@@ -16,8 +16,7 @@ from layermerge.planning.rules import Rules
 from layermerge.tables.branches import Branch
 from layermerge.tables.workloads import Workload
 from layermerge.tracing.capture import Inputs
-from layermerge.tracing.fingerprint import fingerprint
-from layermerge.tracing.structure import Layer, Structure
+from layermerge.tracing.structure import Layer
 
 
 @dataclass(frozen=True)
@@ -59,14 +58,13 @@ class PlanFile:
 
     @staticmethod
     def of(
-        structure: Structure,
         inputs: Inputs,
         plan: Plan,
         workloads: Mapping[str, Workload | None] | None = None,
         branches: tuple[Branch, ...] = (),
     ) -> PlanFile:
         return PlanFile(
-            fingerprint(structure),
+            plan.network,
             tuple(_shape_of(value) for value in inputs.args),
             {name: _shape_of(value) for name, value in inputs.kwargs.items()},
             plan.layers,
@@ -81,7 +79,7 @@ class PlanFile:
     @property
     def plan(self) -> Plan:
         """The menu, without the network it is of: enough for tables and the solver."""
-        return Plan(self.layers, self.candidates, self.rejections, self.rules, self.method)
+        return Plan(self.layers, self.candidates, self.rejections, self.rules, self.method, self.fingerprint)
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:

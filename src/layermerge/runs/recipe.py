@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
@@ -19,13 +19,13 @@ from layermerge.data.preparation import STATISTICS, Augment, Interpolation, Prep
 from layermerge.data.readers import load_images
 from layermerge.data.sets import MOST_WORKERS, Loading
 from layermerge.errors import LayerMergeError, RecipeError, first_line
-from layermerge.files import STRICT, Record, first_problem
+from layermerge.files import STRICT, UserRecord, first_problem
 from layermerge.models import parse_shape
 from layermerge.planning.rules import Rules
 from layermerge.runs.yaml_text import LONGEST, read_yaml
 from layermerge.runtimes.base import Runtime, RuntimeSettings
 from layermerge.runtimes.registry import RUNTIMES, make_runtime
-from layermerge.solving.budget import budget_ms
+from layermerge.solving.budget import budget_text
 from layermerge.solving.solve import Objective
 from layermerge.tables.executors import Executor, LocalProcesses, in_this_process
 from layermerge.tables.ray_cluster import RayCluster
@@ -35,6 +35,8 @@ from layermerge.tasks.diffusion import Diffusion
 from layermerge.tasks.noise import Betas, NoiseSchedule, Prediction
 from layermerge.tuning.distributed import usable_device
 from layermerge.tuning.recipe import Recipe
+
+Read = TypeVar("Read")
 
 
 def _named_rules(value: Any) -> Any:
@@ -48,18 +50,22 @@ def _named_rules(value: Any) -> Any:
 
 
 def _budget(value: Any) -> str:
-    if not isinstance(value, (str, int, float)) or len(str(value)) > 40:
+    if len(str(value)) > 40:
         raise ValueError("write a budget such as 60%, 1.8x or 12ms")
-    return _refused_as_value(lambda text: budget_ms(text, 1.0), str(value))
+    return _refused_as_value(budget_text, value)
 
 
-def _refused_as_value(read: Callable[[str], object], text: str) -> str:
-    """The text, once it can be read; pydantic gives a ValueError its place in the recipe."""
+def _shape(text: str) -> str:
+    _refused_as_value(parse_shape, text)
+    return text
+
+
+def _refused_as_value(read: Callable[[Any], Read], value: Any) -> Read:
+    """What can be read from a value; pydantic gives a ValueError its place in the recipe."""
     try:
-        read(text)
+        return read(value)
     except LayerMergeError as error:
         raise ValueError(str(error)) from None
-    return text
 
 
 def _device(name: str) -> str:
@@ -93,11 +99,11 @@ def _changes(default: Recipe) -> BeforeValidator:
     return BeforeValidator(filled)
 
 
-Budget = Annotated[str, BeforeValidator(_budget)]
+BudgetText = Annotated[str, BeforeValidator(_budget)]
 Device = Annotated[str, AfterValidator(_device)]
 
 
-class Settings(Record):
+class Settings(UserRecord):
     """How a network is compressed; each stage has its part."""
 
     model_config = STRICT
@@ -126,7 +132,7 @@ class Settings(Record):
     """What is summed over candidates: exp of the difference in score, as in the paper, or the difference itself (delta)."""
     label: str = Field(default="plain", max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Names this way of fine-tuning: runs that differ in nothing else share tables and choices."""
-    first_budget: Budget | None = None
+    first_budget: BudgetText | None = None
     """What methods of two stages keep in the first; by default both take the same share of what they find."""
     executor: Literal["local", "ray"] = "local"
     """Who measures importance: processes of this machine, or a Ray cluster."""
@@ -157,7 +163,7 @@ class Settings(Record):
         return LocalProcesses(self.workers) if self.workers > 1 else in_this_process
 
 
-class NoiseRecipe(Record):
+class NoiseRecipe(UserRecord):
     """The noise of a diffusion model: a diffusers scheduler, or the betas of one."""
 
     model_config = STRICT
@@ -176,7 +182,7 @@ class NoiseRecipe(Record):
         return NoiseSchedule.from_betas(self.steps, self.first_beta, self.last_beta, self.betas, self.prediction)
 
 
-class DataRecipe(Record):
+class DataRecipe(UserRecord):
     """What the network is for, on which images, how they are prepared, and which of them are held out from training."""
 
     model_config = STRICT
@@ -242,9 +248,9 @@ class RunRecipe(Settings):
 
     model: str | None = Field(default=None, max_length=1000)
     weights: Path | None = None
-    input: Annotated[str, AfterValidator(lambda text: _refused_as_value(parse_shape, text))] | None = None
+    input: Annotated[str, AfterValidator(_shape)] | None = None
     data: DataRecipe | None = None
-    budgets: tuple[Budget, ...] = Field(default=("60%",), min_length=1)
+    budgets: tuple[BudgetText, ...] = Field(default=("60%",), min_length=1)
 
     @field_validator("data", mode="before")
     @classmethod

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from layermerge.arguments import FilePath, checked
 from layermerge.errors import ArtifactError
 from layermerge.files import digest, document_text, text_writer, write_files
 from layermerge.planning.plan import Plan
@@ -26,7 +27,8 @@ from layermerge.tracing.fingerprint import fingerprint
 from layermerge.tracing.trace import trace
 
 
-def save(run_dir: str | Path, module: nn.Module) -> None:
+@checked(ArtifactError)
+def save(run_dir: FilePath, module: nn.Module) -> None:
     """Writes a rewritten or merged network to a run directory: plan.json, solution.json and model.safetensors, all or none.
 
     `load(run_dir, original)` brings it back on a fresh copy of the original network.
@@ -35,9 +37,8 @@ def save(run_dir: str | Path, module: nn.Module) -> None:
         raise ArtifactError(f"save takes what rewrite or merge returns, not {type(module).__name__}")
     surgery, place = module.surgery, NetworkDirectory(Path(run_dir))
     plan = PlanFile.of(
-        surgery.structure,
         surgery.inputs,
-        Plan(surgery.structure.layers, surgery.candidates, (), Rules(), "layermerge"),
+        Plan(surgery.structure.layers, surgery.candidates, (), Rules(), "layermerge", fingerprint(surgery.structure)),
     )
     if place.plan.is_file() and (known := place.read_plan()).fingerprint == plan.fingerprint:
         plan = known  # a fuller menu of the same network stays
@@ -56,7 +57,8 @@ def save(run_dir: str | Path, module: nn.Module) -> None:
     )
 
 
-def load(run_dir: str | Path, model: nn.Module) -> RewrittenModule | MergedModule:
+@checked(ArtifactError)
+def load(run_dir: FilePath, model: nn.Module) -> RewrittenModule | MergedModule:
     """Rebuilds a saved network from a fresh instance of the original model, whose weights do not matter.
 
     The result can be called as the original is called, also where that was traced with other optional arguments.

@@ -65,7 +65,7 @@ def menu_of(context: Context, method: str) -> Menu:
     offered = _offered(known) if known is not None and _complete(context, known) else {}
     if known is None or not {entry.key: entry for entry in menu.candidates}.items() <= offered.items():
         workloads, branches = workloads_of(traced, menu), branches_of(traced)
-        known = PlanFile.of(traced.structure, traced.inputs, menu, workloads, branches)
+        known = PlanFile.of(traced.inputs, menu, workloads, branches)
         served = (context.untouched(), traced.inputs, _cut_out(context)) if context.runtime.reads_onnx else ()
         known = directory.write_plan(known, *served)
     return Menu(menu, {entry.key: known.workloads[entry.key] for entry in menu.candidates}, known)
@@ -160,11 +160,9 @@ def original_ms(context: Context) -> float:
     known = context.directory.known_plan()
     if known is None or not _complete(context, known):
         menu_of(context, "layermerge")
-    structure, nothing = (
-        context.trace.structure,
-        Plan(context.trace.layers, (), (), context.settings.rules, "layermerge"),
-    )
-    job = LatencyJob(nothing, {}, fingerprint(structure), lambda: original_pass(context))
+    network = fingerprint(context.trace.structure)
+    nothing = Plan(context.trace.layers, (), (), context.settings.rules, "layermerge", network)
+    job = LatencyJob(nothing, {}, network, lambda: original_pass(context))
     return job.run(context.runtime, context.settings.batch_size, context.directory.latency).original_ms
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from layermerge.arguments import checked
 from layermerge.errors import RuntimeUnavailable, require_package
 from layermerge.runtimes.clock import Clocks, ClockSettings, Sample, time_side_by_side
 from layermerge.tracing.capture import Inputs
@@ -27,6 +28,7 @@ MOST_AT_ONCE = max(64, 4 * (os.cpu_count() or 1))
 """Threads or processes that are worth starting here; a much larger number keeps the machine busy with starting them."""
 
 
+@checked(RuntimeUnavailable)
 @dataclass(frozen=True)
 class RuntimeSettings:
     """How a runtime executes. What a runtime does not know, it refuses."""

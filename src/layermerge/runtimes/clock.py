@@ -12,14 +12,18 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+
+from layermerge.arguments import Count, Must, checked
+from layermerge.errors import RuntimeUnavailable
 
 if TYPE_CHECKING:  # a runtime has its clocks, so it imports this module
     from layermerge.runtimes.base import Pass
 
 
+@checked(RuntimeUnavailable)
 @dataclass(frozen=True)
 class ClockSettings:
     """When to stop: after `most_rounds` or `seconds`, or sooner when the value is steady to within `spread`.
@@ -29,10 +33,10 @@ class ClockSettings:
 
     warm_up: int = 3
     least_rounds: int = 12
-    most_rounds: int = 200
+    most_rounds: Count = 200
     seconds: float = 1.0
     spread: float = 0.01
-    quantile: float = 0.2
+    quantile: Annotated[float, Must(lambda value: 0 <= value <= 1, "a number from 0 to 1")] = 0.2
     least_seconds: float = 0.0
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from layermerge.arguments import FilePath, checked
 from layermerge.errors import ArtifactError, first_line
 from layermerge.files import write_files
 from layermerge.runtimes.base import RuntimeSettings
@@ -28,7 +29,8 @@ from layermerge.tracing.verify import relative_difference
 TOLERANCE = 1e-4
 
 
-def export(module: nn.Module, path: str | Path, example_inputs: Any) -> Path:
+@checked(ArtifactError)
+def export(module: nn.Module, path: FilePath, example_inputs: Any) -> Path:
     """Exports a network in eval mode; the kind of file follows from the suffix.
 
     Nothing is written unless the file's own outputs agree with the module's to 1e-4 relative, at two batch sizes.

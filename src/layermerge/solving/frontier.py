@@ -12,15 +12,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from layermerge.arguments import checked
 from layermerge.errors import BudgetError, InfeasibleBudget, OptionError
 from layermerge.files import SCHEMA
 from layermerge.planning.plan import Candidate
-from layermerge.solving.budget import budget_ms
+from layermerge.solving.budget import Budget, Milliseconds, budget_ms
 from layermerge.solving.labels import Floats, Option, pareto, undominated
 
 
@@ -92,20 +92,24 @@ class Frontier:
         """With a tick: a choice faster than a point by more than this cannot have a higher importance. Otherwise 0."""
         return self.layers * (self.tick_ms or 0.0)
 
+    @checked(OptionError)
     def solution(self, index: int) -> Solution:
         """The choice behind `points[index]`."""
-        index = range(len(self._latency_ms))[index]
+        count = len(self._latency_ms)
+        if not -count <= index < count:
+            raise OptionError(f"the frontier has no point {index}; it has {count}, counted from 0")
+        index = range(count)[index]
         chosen = tuple(self._candidates[key] for key in self._chain(index))
         return Solution(chosen, float(self._latency_ms[index]), float(self._importance[index]))
 
-    def at(self, budget: str) -> Solution:
-        """The most important choice with latency <= budget: "60%", "1.8x" or "12ms"."""
+    @checked(BudgetError)
+    def at(self, budget: Budget) -> Solution:
+        """The most important choice with latency <= budget: "60%" or 0.6, "1.8x" or "12ms"."""
         return self.within(budget_ms(budget, self.original_ms))
 
-    def within(self, allowed: float) -> Solution:
+    @checked(BudgetError)
+    def within(self, allowed: Milliseconds) -> Solution:
         """The most important choice with latency <= `allowed` milliseconds."""
-        if not isinstance(allowed, Real) or np.isnan(allowed):
-            raise BudgetError(f"{str(allowed)[:40]!r} is not a number of milliseconds; for '60%' or '1.8x' ask at()")
         index = int(np.searchsorted(self._latency_ms, allowed, side="right")) - 1
         if index < 0:
             raise InfeasibleBudget(self.smallest_ms, allowed, self.original_ms)

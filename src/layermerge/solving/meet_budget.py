@@ -12,12 +12,13 @@ from dataclasses import replace
 from functools import cache
 from statistics import median
 
+from layermerge.arguments import checked
 from layermerge.errors import InfeasibleBudget, TableError
 from layermerge.planning.plan import Candidate, Plan
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
 from layermerge.runtimes.clock import ClockSettings
 from layermerge.runtimes.registry import make_runtime
-from layermerge.solving.budget import budget_ms
+from layermerge.solving.budget import Budget, budget_ms
 from layermerge.solving.frontier import Frontier, Round, Solution
 from layermerge.solving.solve import Objective, Scores, solve
 from layermerge.surgery.merge import merge
@@ -32,13 +33,14 @@ _ROOM = 0.03
 _CAUTION = 0.997
 
 
+@checked(TableError)
 def meet_budget(
     trace: Trace,
     plan: Plan,
     latency: LatencyTable,
     scores: Scores,
     *,
-    budget: str,
+    budget: Budget,
     runtime: str | Runtime = "torch",
     objective: Objective = "exp",
     clock: ClockSettings | None = None,
@@ -47,6 +49,7 @@ def meet_budget(
 
     Costs an export and a few seconds of timing for each round, of which there is usually one or two.
     """
+    plan.require_network(trace.structure)
     settings = latency.table.provenance
     chosen = make_runtime(runtime, RuntimeSettings(threads=int(settings["threads"] or 1)))
     if settings.get("runtime") != chosen.name:
@@ -78,7 +81,7 @@ def measured_beside(
     return median(sample["merged"].value_ms / sample["original"].value_ms for sample in windows) * original_ms
 
 
-def close_the_loop(frontier: Frontier, budget: str, measure: Callable[[Solution], float]) -> Solution:
+def close_the_loop(frontier: Frontier, budget: Budget, measure: Callable[[Solution], float]) -> Solution:
     """Asks the frontier, measures, corrects, until the budget is kept; knows nothing of runtimes.
 
     A budget below every prediction is no exception: what is removed may take more with it than its rows say (the norms of

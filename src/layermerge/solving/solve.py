@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
+from layermerge.arguments import checked
 from layermerge.errors import TableError
 from layermerge.planning.plan import Candidate, Plan
 from layermerge.solving.frontier import Frontier, build_frontier
@@ -24,6 +25,7 @@ Scores = Table | Mapping[str, float]
 """The change D in the score by candidate key; candidates that change nothing may be absent."""
 
 
+@checked(TableError)
 def solve(
     plan: Plan, latency: LatencyTable, scores: Scores, *, objective: Objective = "exp", tick_ms: float | None = None
 ) -> Frontier:
@@ -31,8 +33,7 @@ def solve(
 
     Costs milliseconds on tables of the paper's size. `objective="delta"` sums D itself, for comparison.
     """
-    if objective not in ("exp", "delta"):
-        raise TableError(f"unknown objective '{objective}'; choose exp or delta")
+    _require_of_plan(plan, latency, scores)
     name = scores.name if isinstance(scores, Table) else "the scores"
     options = []
     for candidate in plan.candidates:
@@ -52,6 +53,22 @@ def solve(
         fixed_ms=latency.fixed_ms,
         tick_ms=tick_ms,
     )
+
+
+def _require_of_plan(plan: Plan, latency: LatencyTable, scores: Scores) -> None:
+    """Refuses tables of another network; numbers by key, which do not say what they are of, by their keys."""
+    if latency.plan.network != plan.network:
+        raise TableError(
+            "the latency table is of another network than the plan; measure it: measure_latency(plan, ...)"
+        )
+    if not isinstance(scores, Table):
+        unknown = [key for key in scores if key not in {candidate.key for candidate in plan.candidates}]
+        if unknown:
+            raise TableError(f"the scores have '{unknown[0]}', which is not a candidate of the plan; leave it out")
+    elif scores.provenance.get("kind", "importance") != "importance":
+        raise TableError(f"{scores.name} holds no importance; give what measure_importance(trace, plan, task) returns")
+    elif scores.provenance.get("network", plan.network) != plan.network:
+        raise TableError(f"{scores.name} was measured for another network than the plan's; measure it again")
 
 
 def _score(candidate: Candidate, change: float, method: str) -> float:

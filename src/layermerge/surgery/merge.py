@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from layermerge.arguments import checked
 from layermerge.conv import Sides
 from layermerge.errors import SurgeryError
 from layermerge.surgery.check import Exactness, require_finite
@@ -40,6 +41,7 @@ class _Part:
     carriers: dict[str, nn.Conv2d]
 
 
+@checked(SurgeryError)
 def merge(module: nn.Module) -> MergedModule:
     """Merges a rewritten network into few convolutions that compute the same function.
 

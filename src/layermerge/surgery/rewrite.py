@@ -17,6 +17,7 @@ from typing import Any
 from torch import fx, nn
 from torch.nn import functional as F
 
+from layermerge.arguments import checked
 from layermerge.errors import PlanError, SurgeryError
 from layermerge.planning.plan import Candidate
 from layermerge.planning.reading import Reading, read, untouched
@@ -62,6 +63,7 @@ class RewrittenModule(LiftedModule):
     surgery: Surgery
 
 
+@checked(SurgeryError)
 def rewrite(trace: Trace, candidates: Iterable[Candidate], *, add_activation: bool = True) -> RewrittenModule:
     """Applies candidates to a copy of the traced network, ready for fine-tuning.
 

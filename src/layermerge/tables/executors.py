@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from layermerge.arguments import checked
 from layermerge.errors import (
     LayerMergeError,
     MissingPackage,
@@ -75,6 +76,7 @@ def in_this_process(measure: Measure, keys: Sequence[str]) -> Iterator[Row]:
         yield measured(measure, key)
 
 
+@checked(TableError)
 @dataclass(frozen=True)
 class LocalProcesses:
     """Processes of this machine, one torch thread each. They are forked, so they share the weights and the data."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from layermerge.arguments import Count, FilePath, checked
 from layermerge.errors import TableError
 from layermerge.files import weights_digest
 from layermerge.planning.plan import Plan
@@ -24,10 +25,9 @@ from layermerge.tables.executors import Executor, in_this_process
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.ruling_out import ruled_out
 from layermerge.tables.runner import fill_table
-from layermerge.tables.shards import WHOLE_TABLE, Shard, part_of, shard_path, take_in_shards
+from layermerge.tables.shards import WHOLE_TABLE, Shard, part_of, require_part, shard_path, take_in_shards
 from layermerge.tables.table import Row, Scalar, Table
-from layermerge.tasks.base import Task
-from layermerge.tracing.fingerprint import fingerprint
+from layermerge.tasks.base import Task, held_out_score
 from layermerge.tracing.trace import Trace
 from layermerge.tuning.distributed import usable_device
 from layermerge.tuning.loop import train_steps
@@ -56,7 +56,7 @@ class ImportanceJob:
             train_steps(module, self.task, self.recipe)
             module.eval()
             with torch.no_grad():
-                score = self.task.evaluate(module)
+                score = held_out_score(self.task, module)
         if not math.isfinite(score):
             raise ArithmeticError(f"the score is {score}")
         value = score if self.baseline is None else score - self.baseline
@@ -64,15 +64,16 @@ class ImportanceJob:
         return Row(key=key, value=value, samples=self.recipe.steps or 0, seconds=seconds)
 
 
+@checked(TableError)
 def measure_importance(
     trace: Trace,
     plan: Plan,
     task: Task,
     *,
     latency: LatencyTable | None = None,
-    steps: int = 100,
+    steps: Count = 100,
     recipe: Recipe | None = None,
-    path: str | Path = "importance.jsonl",
+    path: FilePath = "importance.jsonl",
     executor: Executor = in_this_process,
     device: str = "cpu",
     shard: Shard = WHOLE_TABLE,
@@ -83,6 +84,13 @@ def measure_importance(
     are not run (`Rules.rule_out_slow`). `device` is where entries are trained: cpu, cuda, or auto. A shard (number from 0,
     count) is written beside the table, which takes it in later. Costs one short training and one evaluation an entry.
     """
+    plan.require_network(trace.structure)
+    if latency is not None and latency.plan.network != plan.network:
+        raise TableError(
+            "the latency table is of another network than the plan; measure it: measure_latency(plan, ...)"
+        )
+    require_part(shard)
+    usable_device(device)
     recipe = recipe or Recipe(steps=steps, lr=0.01, batch_size=64)
     if recipe.distill is not None or recipe.ema is not None:
         raise TableError("importance is measured without distillation and without a moving average; leave them out")
@@ -125,7 +133,7 @@ def _ruled_out(key: str, reason: str) -> Row:
 
 def _provenance(job: ImportanceJob) -> dict[str, Scalar]:
     """What the rows depend on: the network and its weights, the data, how copies are trained."""
-    provenance: dict[str, Scalar] = {"kind": "importance", "network": fingerprint(job.trace.structure)}
+    provenance: dict[str, Scalar] = {"kind": "importance", "network": job.plan.network}
     provenance["weights"] = weights_digest(job.trace.module)
     provenance |= {f"task.{name}": value for name, value in job.task.describe().items()}
     if job.device != "cpu":

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from layermerge.arguments import Count, FilePath, checked
 from layermerge.errors import LayerMergeError, TableError, machine_failed
 from layermerge.planning.plan import Candidate, Plan
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
@@ -30,7 +31,6 @@ from layermerge.tables.runner import fill_table
 from layermerge.tables.table import Row, Scalar, Table
 from layermerge.tables.workload_clock import WHOLE, WorkloadClock, measure_whole
 from layermerge.tables.workloads import Workload, workloads_of
-from layermerge.tracing.fingerprint import fingerprint
 from layermerge.tracing.trace import Trace
 
 _TIMING = 2
@@ -83,18 +83,25 @@ class LatencyTable:
         """What no candidate changes: the whole network less its single layers."""
         return max(0.0, self.original_ms - self._singles_ms)
 
+    @checked(TableError)
     def of(self, candidate: Candidate) -> float | None:
         """The candidate's latency; None where it could not be measured, which takes it off the menu."""
-        workload = self.workloads[candidate.key]
+        workload = self._workload(candidate)
         if candidate.fixed:
             return 0.0
         timed = workload is None or self.table[workload.key].status == "ok"
         return self._measured(candidate) * self.scale if timed else None
 
+    @checked(TableError)
     def spread_of(self, candidate: Candidate) -> float:
         """How far the candidate's measurements scattered, in milliseconds."""
-        workload = self.workloads[candidate.key]
+        workload = self._workload(candidate)
         return 0.0 if candidate.fixed or workload is None else self.table[workload.key].spread * self.scale
+
+    def _workload(self, candidate: Candidate) -> Workload | None:
+        if candidate not in self.plan:
+            raise TableError(f"candidate {candidate.key} is not of the plan that {self.table.name} was measured for")
+        return self.workloads[candidate.key]
 
     def _measured(self, candidate: Candidate) -> float:
         return self._own(candidate) + _charged(self._rests, candidate)
@@ -125,14 +132,15 @@ class LatencyTable:
         )
 
 
+@checked(TableError)
 def measure_latency(
     plan: Plan,
     *,
     trace: Trace,
     runtime: str | Runtime = "torch",
-    batch_size: int = 1,
-    threads: int = 1,
-    path: str | Path = "latency.jsonl",
+    batch_size: Count = 1,
+    threads: Count = 1,
+    path: FilePath = "latency.jsonl",
     clock: ClockSettings | None = None,
 ) -> LatencyTable:
     """Measures a plan's latency table, or goes on with it where an earlier run stopped.
@@ -141,7 +149,7 @@ def measure_latency(
     second for each distinct workload, plus one export of the whole network.
     """
     chosen = make_runtime(runtime, RuntimeSettings(threads=threads))
-    network = fingerprint(trace.structure)
+    plan.require_network(trace.structure)
     inputs = trace.inputs.resized(batch_size)
     untouched = cache(lambda: merge(rewrite(trace, [])))
     make = branch_maker(trace, untouched)
@@ -150,7 +158,7 @@ def measure_latency(
         return chosen.prepare(make(branch), branch.inputs(batch_size), small=True)
 
     workloads, branches = workloads_of(trace, plan), branches_of(trace)
-    job = LatencyJob(plan, workloads, network, lambda: chosen.prepare(untouched(), inputs), branches, branch_pass)
+    job = LatencyJob(plan, workloads, plan.network, lambda: chosen.prepare(untouched(), inputs), branches, branch_pass)
     return job.run(chosen, batch_size, path, Clocks.alike(clock) if clock else None)
 
 

@@ -29,10 +29,15 @@ def parse_shard(text: str) -> Shard:
 
 def part_of(keys: Sequence[str], shard: Shard) -> Sequence[str]:
     """Every count-th key, from the shard's number on."""
+    require_part(shard)
+    number, count = shard
+    return keys[number::count]
+
+
+def require_part(shard: Shard) -> None:
     number, count = shard
     if not 0 <= number < count:
         raise TableError(f"shard {number} of {count} does not exist; give a number from 0 to {count - 1}")
-    return keys[number::count]
 
 
 def shard_path(path: Path, shard: Shard) -> Path:

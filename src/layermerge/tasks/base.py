@@ -10,13 +10,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from layermerge.arguments import Count, checked
 from layermerge.data.sets import Draw as Draw
 from layermerge.data.sets import Scalar as Scalar
+from layermerge.errors import DataError
 from layermerge.tracing import modes
 
 Batch = tuple[Tensor, ...]
@@ -26,13 +29,14 @@ ScoreKind = Literal["share", "loss"]
 """A share of all examples, shown in percent, of which more is better; or a loss, of which less is."""
 
 
+@checked(DataError)
 @dataclass(frozen=True)
 class Score:
     """A figure for people: its name, its value, the 95 % interval where there is one, and how many examples it rests on."""
 
     name: str
     value: float
-    count: int
+    count: Count
     low: float | None = None
     high: float | None = None
     kind: ScoreKind = "share"
@@ -68,7 +72,10 @@ class Task(ABC):
 
     def example_inputs(self) -> Any:
         """What the network takes, a batch of two: a tensor, or a tuple or dict of inputs."""
-        return next(iter(self.train_batches(Draw(seed=0, batch_size=2))))[0]
+        first = next(iter(self.train_batches(Draw(seed=0, batch_size=2))), None)
+        if first is None:
+            raise DataError(f"{type(self).__name__} has no training batch to take example inputs from; give it images")
+        return first[0]
 
     @abstractmethod
     def forward(self, network: Network, batch: Batch) -> Any:
@@ -93,6 +100,14 @@ class Task(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Scalar]:
         """What scores depend on: the data and its treatment. Goes into the provenance of tables."""
+
+
+def held_out_score(task: Task, network: Network) -> float:
+    """What the task says of a network, which must be a number."""
+    score = task.evaluate(network)
+    if not isinstance(score, Real):
+        raise DataError(f"{type(task).__name__}.evaluate gives a {type(score).__name__}; let it return a float")
+    return float(score)
 
 
 def device_of(network: Network) -> torch.device:

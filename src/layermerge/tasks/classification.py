@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from layermerge.arguments import Count, checked
 from layermerge.data.datasets import Data
 from layermerge.data.images import Labelled
 from layermerge.data.sets import Draw, ImageSets, Loading, Scalar
@@ -26,14 +27,17 @@ class Classification(Task):
 
     ceiling = 1.0
 
+    @checked(DataError)
     def __init__(self, train: Data, test: Data, **loading: Unpack[Loading]) -> None:
         self._sets = ImageSets(train, test, **loading)
         self._compared = False
 
+    @checked(DataError)
     def train_batches(self, draw: Draw) -> Iterator[Batch]:
         return self._sets.train_batches(draw)
 
-    def steps_per_epoch(self, batch_size: int, subset: int | None = None) -> int:
+    @checked(DataError)
+    def steps_per_epoch(self, batch_size: Count, subset: Count | None = None) -> int:
         return self._sets.steps_per_epoch(batch_size, subset)
 
     def forward(self, network: Network, batch: Batch) -> Any:
@@ -48,10 +52,12 @@ class Classification(Task):
         divergence = functional.kl_div(softened[0], softened[1], reduction="batchmean", log_target=True)
         return divergence * temperature**2  # so that gradients do not shrink with the temperature
 
+    @checked(DataError)
     def evaluate(self, network: Network) -> float:
         correct, count = self._correct(network, self._sets.held_out_batches())
         return correct / count
 
+    @checked(DataError)
     def test(self, network: Network) -> Score:
         correct, count = self._correct(network, self._sets.test_batches())
         return Score("accuracy", correct / count, count, *wilson_interval(correct, count))

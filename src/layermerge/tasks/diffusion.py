@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from layermerge.arguments import Count, checked
 from layermerge.data.datasets import Data
 from layermerge.data.images import Labelled
 from layermerge.data.sets import Draw, ImageSets, Loading, Scalar
@@ -42,6 +43,7 @@ class Diffusion(Task):
 
     ceiling = 0.0
 
+    @checked(DataError)
     def __init__(
         self,
         train: Data,
@@ -66,6 +68,7 @@ class Diffusion(Task):
 
     # -- training
 
+    @checked(DataError)
     def train_batches(self, draw: Draw) -> Iterator[Batch]:
         rank, processes = draw.share
         whole = min(draw.batch_size, self._sets.train_count(draw.subset))
@@ -76,7 +79,8 @@ class Diffusion(Task):
             mine = slice(rank, None, processes)
             yield self._noisy(images, labels, torch.from_numpy(times[mine]), torch.from_numpy(noise[mine]))
 
-    def steps_per_epoch(self, batch_size: int, subset: int | None = None) -> int:
+    @checked(DataError)
+    def steps_per_epoch(self, batch_size: Count, subset: Count | None = None) -> int:
         return self._sets.steps_per_epoch(batch_size, subset)
 
     def example_inputs(self) -> Any:
@@ -100,9 +104,11 @@ class Diffusion(Task):
 
     # -- evaluation
 
+    @checked(DataError)
     def evaluate(self, network: Network) -> float:
         return -self._mean_loss(network) / self._unit
 
+    @checked(DataError)
     def test(self, network: Network) -> Score:
         losses = self._losses(network, self._sets.test_batches(), _TEST)
         mean = float(losses.mean())

@@ -9,33 +9,35 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
+from layermerge.arguments import READ_INSIDE, Count, FilePath, Must, checked
 from layermerge.errors import DataError, first_line
 from layermerge.files import digest
 from layermerge.models import import_diffusers
 
 Prediction = Literal["epsilon", "v_prediction", "sample"]
 Betas = Literal["linear", "scaled_linear"]
+Beta = Annotated[float, Must(lambda value: 0 < value < 1, "a number above 0 and below 1")]
+"""How much of the variance that is left turns into noise in one time step."""
 
 
+@checked(DataError)
 @dataclass(frozen=True, eq=False)
 class NoiseSchedule:
     """`kept[t]` is how much of an image's variance is left at time step t (alpha-bar in the papers), in float64."""
 
-    kept: Tensor
+    kept: Annotated[Tensor, READ_INSIDE]
     prediction: Prediction = "epsilon"
 
     def __post_init__(self) -> None:
-        if self.prediction not in get_args(Prediction):
-            raise DataError(
-                f"the scheduler's prediction type is '{self.prediction}'; "
-                f"diffusion models here predict {', '.join(get_args(Prediction))}"
-            )
-        kept = torch.as_tensor(self.kept, dtype=torch.float64).cpu()
+        try:
+            kept = torch.as_tensor(self.kept, dtype=torch.float64).cpu()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise DataError(f"a noise schedule is a tensor of numbers, not a {type(self.kept).__name__}") from error
         if (
             kept.ndim != 1
             or len(kept) < 2
@@ -46,10 +48,11 @@ class NoiseSchedule:
         object.__setattr__(self, "kept", kept)
 
     @staticmethod
+    @checked(DataError)
     def from_betas(
-        steps: int = 1000,
-        first: float = 1e-4,
-        last: float = 0.02,
+        steps: Count = 1000,
+        first: Beta = 1e-4,
+        last: Beta = 0.02,
         betas: Betas = "linear",
         prediction: Prediction = "epsilon",
     ) -> NoiseSchedule:
@@ -70,7 +73,8 @@ class NoiseSchedule:
         return NoiseSchedule(kept, config.get("prediction_type", "epsilon"))
 
     @staticmethod
-    def read(place: str | Path) -> NoiseSchedule:
+    @checked(DataError)
+    def read(place: FilePath) -> NoiseSchedule:
         """From the scheduler_config.json of a diffusers directory, or from the file itself."""
         file = Path(place) / "scheduler_config.json" if Path(place).is_dir() else Path(place)
         try:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from layermerge.arguments import checked
 from layermerge.errors import TraceError
 from layermerge.tracing.capture import Inputs, capture
 from layermerge.tracing.finder import find_structure
@@ -45,6 +46,7 @@ class Trace:
         return self.structure.blocks
 
 
+@checked(TraceError)
 def trace(model: nn.Module, example_inputs: Any) -> Trace:
     """Traces a network so that its convolutions can be removed and merged.
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from layermerge.arguments import FilePath, checked
 from layermerge.errors import TuningError
 from layermerge.files import exclusive
 from layermerge.progress import Progress
@@ -44,13 +45,14 @@ def train_steps(net: Module, task: Task, recipe: Recipe, teacher: nn.Module | No
     return net
 
 
+@checked(TuningError)
 def finetune(
     net: Module,
     task: Task,
     recipe: Recipe,
     *,
     teacher: nn.Module | None = None,
-    directory: str | Path | None = None,
+    directory: FilePath | None = None,
     show_progress: bool = True,
     on_epoch: Callable[[Epoch], None] | None = None,
 ) -> Module:

@@ -10,17 +10,17 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from layermerge.files import Record
+from layermerge.files import UserRecord
 
 
-class Distillation(Record):
+class Distillation(UserRecord):
     """Knowledge distillation (Hinton): `weight` of the teacher's softened answers, the rest for the true labels."""
 
     temperature: float = Field(default=1.0, gt=0)
     weight: float = Field(default=0.5, ge=0, le=1)
 
 
-class Recipe(Record):
+class Recipe(UserRecord):
     """How to train: as long as `epochs` or `steps` says, whichever is given."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from layermerge.errors import TuningError
-from layermerge.tasks.base import Batch, Draw, Task
+from layermerge.tasks.base import Batch, Draw, Task, held_out_score
 from layermerge.tracing.modes import evaluating, modes_restored
 from layermerge.tuning.distill import Teacher
 from layermerge.tuning.distributed import ALONE, Group
@@ -91,7 +91,7 @@ class Trainer:
         self.group.follow_leader(self.net)
         lent = self.average.applied_to(self.net) if self.average else nullcontext()
         with evaluating(self.net), torch.no_grad(), lent:
-            return self.task.evaluate(self.net)
+            return held_out_score(self.task, self.net)
 
     def finish(self) -> None:
         """Leaves the result in the network: the average where there is one, the same in all processes."""
