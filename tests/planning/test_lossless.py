@@ -9,7 +9,11 @@ from torch import Tensor, nn
 import layermerge as lm
 import zoo
 from agreement import call, to_double, worst
-from layermerge.solving.solve import solve
+from layermerge.solving.solve import Objective, solve
+from layermerge.tables.latency import LatencyTable
+from layermerge.tables.table import Row, Table
+from layermerge.tables.workload_clock import WHOLE
+from layermerge.tables.workloads import workloads_of
 from zoo_registry import conv, random_tensor
 
 EXACT = 1e-12
@@ -107,21 +111,16 @@ def test_the_papers_rules_measure_them_like_others() -> None:
     assert not any(candidate.free for candidate in lm.plan(traced, lm.Rules.paper()).candidates)
 
 
-class _Priced:
-    """A latency table with one price a conv."""
-
-    original_ms, fixed_ms = 5.0, 0.0
-
-    def of(self, candidate: lm.Candidate) -> float:
-        return 1.0 if candidate.kept else 0.0
-
-
 @pytest.mark.parametrize("objective", ["exp", "delta"])
-def test_latency_alone_decides(objective: str) -> None:
-    """Fused it is faster by two convs and scores the same, so no budget gets the branches apart."""
-    menu = lm.plan(lm.trace(Branches(), random_tensor(2, 3, 9, 9)))
+def test_latency_alone_decides(objective: Objective) -> None:
+    """A conv takes a millisecond, whatever it is. Fused, the branches save one and score the same, so no budget keeps them apart."""
+    traced = lm.trace(Branches(), random_tensor(2, 3, 9, 9))
+    menu = lm.plan(traced)
+    workloads = workloads_of(traced, menu)
+    convs = {workload.key for workload in workloads.values() if workload}
+    rows = [Row(key=WHOLE, value=5.0), *(Row(key=key, value=1.0) for key in convs)]
     scores = {one.key: -1.0 for one in menu.candidates if one.changes}
-    frontier = solve(menu, _Priced(), scores, objective=objective)  # type: ignore[arg-type]
+    frontier = solve(menu, LatencyTable(menu, workloads, Table({}, rows)), scores, objective=objective)
     (free,) = [one for one in menu.candidates if one.free]
-    assert frontier.at("100%").latency_ms < frontier.original_ms
+    assert frontier.at("100%").latency_ms == frontier.original_ms - 1.0
     assert free in frontier.at("100%").candidates

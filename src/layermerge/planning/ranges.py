@@ -6,7 +6,6 @@ In: the structure of a traced network. Out: for each range of layers the path st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from layermerge.tracing.operators import Role
@@ -113,7 +112,7 @@ def _why_no_norm_moves(steps: DataPath, output: MapShape) -> str | None:
 
 def why_no_range(structure: Structure, start: int, end: int) -> str:
     """Why layers start..end-1 cannot be a range: what the topology puts between them."""
-    for first, opening in _openings(structure):
+    for first, opening in structure.chain_starts:
         if start < first < end:
             before, after = structure.layers[first - 1].name, structure.layers[first].name
             return f"'{before}' and '{after}' are not on one chain: {opening}"
@@ -131,12 +130,3 @@ def why_no_range(structure: Structure, start: int, end: int) -> str:
         if inside and (reason := _why_not_fused(structure, block, first=start == block.start)):
             return reason
     raise AssertionError(f"layers {start}..{end - 1} are a range")
-
-
-def _openings(structure: Structure) -> Iterator[tuple[int, str]]:
-    """Where chains begin, and why: those of the network, then those inside bodies that are no path."""
-    bodies = (step for block in structure.blocks for step in block.body if isinstance(step, SubgraphStep))
-    holders = [(structure.chains, structure.openings), *((body.chains, body.openings) for body in bodies)]
-    for chains, openings in holders:
-        for chain, opening in zip(chains, openings, strict=True):
-            yield next(structure.layers_of(chain)), opening

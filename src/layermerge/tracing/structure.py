@@ -143,6 +143,14 @@ class Structure:
         nested = [path for block in self.blocks for path in (*_inner_paths(block.body), block.bypass)]
         return self.chains + tuple(path for path in nested if list(self.layers_of(path)))
 
+    @cached_property
+    def chain_starts(self) -> tuple[tuple[int, str], ...]:
+        """The layers that chains begin with, and why there: those of the network, then those inside bodies that are no path."""
+        bodies = (step for block in self.blocks for step in block.body if isinstance(step, SubgraphStep))
+        holders = [(self.chains, self.openings), *((body.chains, body.openings) for body in bodies)]
+        pairs = [pair for chains, openings in holders for pair in zip(chains, openings, strict=True)]
+        return tuple((next(self.layers_of(chain)), opening) for chain, opening in pairs)
+
     def branch(self, start: int, end: int) -> Block | None:
         """The outermost residual block of just these layers that has no conv on its shortcut: it can do without them."""
         own = (block for block in self.blocks if (block.start, block.end, block.shortcut) == (start, end, None))
