@@ -247,9 +247,7 @@ class Capture:
     train_only: Mapping[str, TrainOnly]
 
 
-def _require_python_module(model: object) -> None:
-    if not isinstance(model, nn.Module):
-        raise TraceError(f"the model is of type {type(model).__name__}; pass an nn.Module")
+def _require_python_module(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             where = f"its module '{name}'" if name else "the model"
