@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -167,8 +167,9 @@ def test_whole_network_without_gradients() -> None:
 
 @pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode])
 def test_traced_without_gradients_it_trains(around: Callable[[], Any]) -> None:
+    model = Net(frozen_backbone)
     with around():
-        traced = lm.trace(Net(frozen_backbone), example())
+        traced = lm.trace(model, example())
     found = gradients(traced.module, example())
     assert {name.split(".")[0] for name, gradient in found.items() if gradient is not None} == {"c", "d"}
     assert all(parameter.grad is None for parameter in traced.module.a.parameters())  # type: ignore[union-attr]
@@ -180,8 +181,8 @@ def test_tracing_leaves_no_gradients_behind() -> None:
     assert all(parameter.grad is None for module in (model, lifted) for parameter in module.parameters())
 
 
-def test_inference_mode_inside_is_one_line() -> None:
-    """The model itself cannot be trained so."""
+def test_inference_mode_inside() -> None:
+    """Such a model cannot be trained, so there are no gradients to compare."""
 
     def way(net: Net, x: Tensor) -> Tensor:
         with torch.inference_mode():
@@ -200,11 +201,11 @@ class Backwards(torch.autograd.Function):
     """Hands its input through and scales the gradient, which a graph of operators does not show."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(_ctx: Any, x: Tensor) -> Tensor:
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(_ctx: Any, gradient: Tensor) -> Tensor:
         return gradient * 0.5
 
 
@@ -235,18 +236,14 @@ def test_gradients_that_depend_on_the_mode() -> None:
         lm.trace(Net(other), example())
 
 
-def pairs_of(outputs: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    return [(output, output) for output in outputs]
-
-
 def test_gradients_that_are_not_finite() -> None:
     modules = [nn.Linear(2, 1, bias=False) for _ in range(2)]
     x = torch.tensor([[1.0, 2.0]])
     finite, infinite = modules[0](x), modules[1](x * torch.tensor([1.0, torch.inf]))
     with pytest.raises(TraceError, match=r"^the gradient of parameter 'weight' is finite in other places"):
         compare_gradients(modules[0], modules[1], [(finite, infinite)], seed=0)
-    same = modules[1](x * torch.tensor([1.0, torch.inf]))
-    compare_gradients(modules[1], modules[1], pairs_of([same]), seed=0)
+    pair = [modules[1](x * torch.tensor([1.0, torch.inf])) for _ in range(2)]
+    compare_gradients(modules[1], modules[1], [(pair[0], pair[1])], seed=0)
 
 
 def test_a_backward_pass_that_fails() -> None:

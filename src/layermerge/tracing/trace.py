@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from layermerge.arguments import checked
@@ -59,9 +60,10 @@ def trace(model: nn.Module, example_inputs: Any) -> Trace:
     and two backward passes.
     """
     inputs = Inputs.of(example_inputs)
-    lifted = lift(model, capture(model, inputs))
-    require_convs(lifted, type(model).__name__)
-    verify(model, lifted, inputs)
+    with torch.inference_mode(False):  # tensors made under it could never be trained
+        lifted = lift(model, capture(model, inputs))
+        require_convs(lifted, type(model).__name__)
+        verify(model, lifted, inputs)
     return Trace(lifted, find_structure(lifted), inputs)
 
 
