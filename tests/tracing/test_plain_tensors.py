@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import layermerge as lm
 from agreement import differences, to_double
+from layermerge.errors import TraceError
 from oracles import relative_difference
 from solutions import random_solution
 
@@ -97,3 +99,24 @@ def test_a_tensor_that_forward_itself_sets() -> None:
     assert model[0].size is None, "tracing runs copies, never the user's model"
     x = torch.randn(3, 3, 8, 8)
     assert relative_difference(model(x), traced.module(x)) <= 1e-6
+
+
+class Remembering(nn.Module):
+    """Adds the mean of what it saw in the call before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.seen = nn.Conv2d(3, 4, 3), torch.zeros(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        before, self.seen = self.seen, x.mean()
+        return x + before
+
+
+def test_a_tensor_that_one_call_leaves_to_the_next() -> None:
+    """A graph of operators has no memory but buffers."""
+    with pytest.raises(
+        TraceError, match=r"differs from the original by .* in eval mode .* an earlier call left behind"
+    ):
+        lm.trace(nn.Sequential(Remembering(), nn.ReLU(), nn.Conv2d(4, 2, 1)), torch.randn(2, 3, 8, 8))
