@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import copy
 import inspect
-import io
-import logging
-import operator
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +23,11 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layermerge.errors import TraceError, first_line
+from layermerge.tracing.exported import exported
 from layermerge.tracing.modes import modes_restored
-from layermerge.tracing.operators import Shape, operator_name
-from layermerge.tracing.uninterrupted import uninterrupted
+from layermerge.tracing.names import fresh_name, names_in, tensor_names
+from layermerge.tracing.operators import Shape
+from layermerge.tracing.support import require_traceable
 
 _OURS = Path(__file__).resolve().parents[1]
 _TORCH = Path(torch.__file__).resolve().parent
@@ -112,7 +112,12 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 def twin(model: nn.Module) -> nn.Module:
     """A copy with buffers of its own that shares the parameters: cheap, and safe to run in either mode."""
-    return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+    memo: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
+    for module in model.modules():
+        # What an earlier call computed and left behind, as old-style weight_norm does; torch does not copy it by itself.
+        left = (leaf for leaf in pytree.tree_leaves(vars(module)) if isinstance(leaf, Tensor) and not leaf.is_leaf)
+        memo.update({id(tensor): tensor.detach().clone() for tensor in left})
+    return copy.deepcopy(model, memo)
 
 
 def _user_frame(error: BaseException) -> str:
@@ -225,66 +230,6 @@ def _owner(node: fx.Node) -> str:
     return names[-1].split("@")[0] if names else ""
 
 
-def _make_functional(graph: fx.Graph) -> None:
-    """Replaces in-place operators by their functional twins, where no alias could tell the difference."""
-    order = {node: place for place, node in enumerate(graph.nodes)}
-    for node in graph.nodes:
-        target = node.target
-        if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
-            continue
-        name = target._schema.name.split("::")[1]
-        packet = getattr(torch.ops.aten, operator_name(target), None)
-        source = node.args[0] if node.args else None
-        if not name.endswith("_") or packet is None or not isinstance(source, fx.Node):
-            continue
-        # Later uses of the tensor itself refer to the operator's result; only other names of its memory would notice.
-        read_later = any(
-            order[user] > order[node] for alias in _aliases(source) for user in alias.users if user is not node
-        )
-        overload = target._overloadname
-        if read_later or _base(source).op != "call_function" or overload not in packet.overloads():
-            continue
-        node.target = getattr(packet, overload)
-
-
-def _base(node: fx.Node) -> fx.Node:
-    """The node whose memory this one looks at."""
-    while _is_view(node) and isinstance(node.args[0], fx.Node):
-        node = node.args[0]
-    return node
-
-
-def _aliases(node: fx.Node) -> set[fx.Node]:
-    """All nodes that look at the same memory as this one, itself included."""
-    found, waiting = set[fx.Node](), [_base(node)]
-    while waiting:
-        alias = waiting.pop()
-        found.add(alias)
-        waiting += [user for user in alias.users if user not in found and _is_view(user)]
-    return found
-
-
-def _is_view(node: fx.Node) -> bool:
-    """Whether the node's value may share memory with its input; a piece of a split map does."""
-    target = node.target
-    if target is operator.getitem:
-        source = node.args[0]
-        return isinstance(source, fx.Node) and _is_view(source)
-    if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
-        return False
-    return any(result.alias_info is not None for result in target._schema.returns)
-
-
-def _strip_guards(graph: fx.Graph) -> None:
-    """Shape guards and assertions go: the check of the lifted module against the original stands in for them."""
-    for node in reversed(graph.nodes):
-        named = operator_name(node.target)
-        guard = node.op == "call_module" and str(node.target).startswith("_guards")
-        if (guard or named.startswith(("_assert", "sym_constrain"))) and not node.users:
-            graph.erase_node(node)
-    graph.eliminate_dead_code()
-
-
 @dataclass(frozen=True)
 class Capture:
     """The captured graph, the constants that are not in the user's state, and the modules only train mode uses."""
@@ -294,64 +239,43 @@ class Capture:
     train_only: Mapping[str, TrainOnly]
 
 
-def _require_python_module(model: object) -> None:
-    if not isinstance(model, nn.Module):
-        raise TraceError(f"the model is of type {type(model).__name__}; pass an nn.Module")
-    for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            where = f"its module '{name}'" if name else "the model"
-            raise TraceError(
-                f"{where} is compiled TorchScript, which cannot be traced; pass the nn.Module it was made of"
-            )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """torch.export logs and prints half-made graphs when it fails; what it raises says enough."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logging.disable(before)
-
-
 def capture(model: nn.Module, inputs: Inputs) -> Capture:
     """Captures the model in eval mode with `torch.export`, the batch size left free."""
-    _require_python_module(model)
+    require_traceable(model)
     inputs.bound_to(model)
     with untouched(model):
         with located(
-            model, "the model cannot be copied", "remove hooks and weight_norm() that keep tensors of their own"
+            model, "the model cannot be copied", "remove attributes and hooks that hold open files, locks or generators"
         ):
             copied = twin(model).eval()
-        with located(model, "the model does not run on the example inputs", "check their number and shapes"):
-            model.eval()
-            model(*inputs.cloned().args, **inputs.cloned().kwargs)
-        train_only = _train_only_modules(copied, inputs.cloned())
+        with located(copied, "the model does not run on the example inputs", "check their number and shapes"):
+            train_only = _train_only_modules(copied, inputs.cloned())
         for name in train_only:
             copied.set_submodule(name, _Marker())
         free = inputs.resized(max(2, inputs.batch)).cloned()
         advice = "control flow that depends on tensor values, or a fixed batch size, cannot be traced: move it out of forward()"
-        with uninterrupted(), located(copied, "torch.export cannot trace the model", advice), _quiet():
-            program = torch.export.export(
-                copied, free.args, dict(free.kwargs), dynamic_shapes=free.dynamic_shapes(copied), strict=False
-            )
-            flat = program.module()
-    assert isinstance(flat, fx.GraphModule)
+        with located(copied, "torch.export cannot trace the model", advice):
+            flat = exported(copied, free.args, free.kwargs, free.dynamic_shapes(copied))
     for node in flat.graph.nodes:
-        node.meta = {"shape": _shape(node.meta.get("val")), "owner": _owner(node)}
-    _strip_guards(flat.graph)
-    _make_functional(flat.graph)
-    known = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    known |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    constants = {
-        str(node.target): _attribute(flat, str(node.target))
-        for node in flat.graph.nodes
-        if node.op == "get_attr" and node.target not in known
-    }
-    return Capture(flat.graph, constants, train_only)
+        value = node.meta.get("val")
+        node.meta = {"shape": _shape(value), "dtype": getattr(value, "dtype", None), "owner": _owner(node)}
+    return Capture(flat.graph, _constants(flat, model), train_only)
+
+
+def _constants(flat: fx.GraphModule, model: nn.Module) -> dict[str, Tensor]:
+    """The tensors that are not in the user's state, such as a plain attribute of a module, under legal names of their own."""
+    known, taken = tensor_names(model), names_in(model)
+    names: dict[str, str] = {}
+    constants: dict[str, Tensor] = {}
+    for node in flat.graph.nodes:
+        path = str(node.target)
+        if node.op != "get_attr" or path in known:
+            continue
+        if path not in names:
+            names[path] = fresh_name(re.sub(r"\W", "_", path), taken)
+            constants[names[path]] = _attribute(flat, path)
+        node.target = names[path]
+    return constants
 
 
 def _attribute(module: nn.Module, path: str) -> Tensor:
