@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from layermerge.errors import TraceError, first_line
-from layermerge.tracing.capture import Inputs, located, twin, untouched
+from layermerge.tracing.capture import located, twin, untouched
+from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.lift import LiftedModule
 
 TOLERANCE = 1e-6
@@ -48,9 +49,9 @@ def verify(model: nn.Module, lifted: LiftedModule, inputs: Inputs) -> None:
     """Eval mode at two batch sizes, train mode once with the same seed, BatchNorm buffers included."""
     with untouched(model):
         other = inputs.batch + 1
-        _compare(model, lifted, inputs, train=False)
-        _compare(model, lifted, inputs.resized(other), train=False)
-        _compare(model, lifted, inputs, train=True)
+        compare(model, lifted, inputs, train=False)
+        compare(model, lifted, inputs.resized(other), train=False)
+        compare(model, lifted, inputs, train=True)
 
 
 def unused_modules(model: nn.Module, lifted: LiftedModule) -> list[str]:
@@ -80,12 +81,13 @@ def freeze_unused(model: nn.Module, lifted: LiftedModule) -> None:
     for name in unused:
         lifted.get_submodule(name).requires_grad_(False)
     warnings.warn(
-        f"not part of the traced network, kept frozen under their names: {', '.join(unused)}", UserWarning, stacklevel=3
+        f"not part of the traced network, kept frozen under their names: {', '.join(unused)}", UserWarning, stacklevel=4
     )
 
 
-def _compare(model: nn.Module, lifted: LiftedModule, inputs: Inputs, *, train: bool) -> None:
-    mode = f"in {'train' if train else 'eval'} mode at batch size {inputs.batch}"
+def compare(model: nn.Module, lifted: LiftedModule, inputs: Inputs, *, train: bool) -> None:
+    """Raises where the two differ on these inputs, or one of them does not run; to be called within `untouched`."""
+    mode = f"in {'train' if train else 'eval'} mode at batch size {inputs.batch}{inputs.size_text}"
     original = twin(model).train(train)
     unused = unused_modules(model, lifted)
     for name in unused:
