@@ -23,7 +23,7 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layermerge.errors import TraceError, first_line
-from layermerge.tracing.free_sizes import add_input_checks, note_sizes, require_sizes_of_inputs, watched
+from layermerge.tracing.free_sizes import add_input_checks, note_sizes, watched
 from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.modes import modes_restored
 from layermerge.tracing.operators import operator_name
@@ -266,7 +266,6 @@ def capture(model: nn.Module, inputs: Inputs) -> Capture:
     _strip_guards(flat.graph)
     add_input_checks(flat.graph, watch)
     note_sizes(flat.graph)
-    require_sizes_of_inputs(flat.graph)
     _make_functional(flat.graph)
     known = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     known |= {name for name, _ in model.named_buffers(remove_duplicate=False)}

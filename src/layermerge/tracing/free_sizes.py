@@ -18,16 +18,14 @@ import sympy
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental import _config as symbolic_config
-from torch.fx.proxy import GraphAppendingTracer
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
-from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.printers import PythonPrinter
-from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from layermerge.errors import TraceError
 from layermerge.tracing.input_checks import require_shape, require_size, require_value
 from layermerge.tracing.operators import operator_name
+from layermerge.tracing.size_formulas import FormulaWriter
 
 _OURS = Path(__file__).resolve().parents[1]
 _TORCH = Path(torch.__file__).resolve().parent
@@ -88,9 +86,10 @@ class SizeWatch(TorchFunctionMode):
     def note(self, values: Any) -> None:
         """Whatever was decided up to now belongs to the innermost module that is running, and to its last operator."""
         for leaf in pytree.tree_leaves(values) if self.environment is None else ():
-            sizes = [size for size in leaf.shape if isinstance(size, torch.SymInt)] if isinstance(leaf, Tensor) else []
-            if sizes:
-                self.environment = sizes[0].node.shape_env
+            sizes: list[Any] = list(leaf.shape) if isinstance(leaf, Tensor) else []
+            symbolic = [size for size in sizes if isinstance(size, torch.SymInt)]
+            if symbolic:
+                self.environment = symbolic[0].node.shape_env
         decided = len(self.environment.guards) if self.environment is not None else 0
         self._where += [(self._modules[-1], self._operator)] * (decided - len(self._where))
 
@@ -125,7 +124,7 @@ def watched(model: nn.Module) -> Iterator[SizeWatch]:
 
         handles += [module.register_forward_pre_hook(enter, with_kwargs=True), module.register_forward_hook(leave)]
     try:
-        with symbolic_config.patch(backed_size_oblivious=True), watch:
+        with symbolic_config.patch(backed_size_oblivious=True), watch:  # type: ignore[attr-defined]
             yield watch
     finally:
         for handle in handles:
@@ -144,11 +143,12 @@ def note_sizes(graph: fx.Graph) -> None:
     values = [node.meta.get("val") for node in graph.find_nodes(op="placeholder")]
     batch = {symbol for value in values if isinstance(value, Tensor) for symbol in _symbols(value.shape[:1])}
     for node in graph.nodes:
-        value, notes = node.meta.get("val"), {"shape": None, "owner": _owner(node)}
+        value = node.meta.get("val")
+        notes: dict[str, Any] = {"shape": None, "owner": _owner(node)}
         if isinstance(value, Tensor):
             notes["shape"] = tuple(_at_traced_size(size, batch) for size in value.shape)
             notes["free"] = bool(_symbols(value.shape[2:]) - batch)
-        elif isinstance(value, torch.SymInt):
+        elif isinstance(value, (int, torch.SymInt)) and node.op == "call_function":
             notes["size"] = _at_traced_size(value, batch)
         node.meta = notes
 
@@ -175,24 +175,13 @@ def _at_traced_size(size: Any, batch: set[sympy.Symbol]) -> int | None:
     return None if _symbols([size]) & batch or size.node.hint is None else int(size.node.hint)
 
 
-def require_sizes_of_inputs(graph: fx.Graph) -> None:
-    """Refuses a graph in which a size is read from an inner map: removing layers moves or changes such maps."""
-    for node in graph.nodes:
-        reads = operator_name(node.target) in _SIZE_READERS and node.meta.get("size") is not None
-        if reads and node.args[0].op != "placeholder":
-            where = f" in '{node.meta['owner']}'" if node.meta["owner"] else ""
-            raise TraceError(
-                f"free_size: {operator_name(node.target)}{where} reads the size of an inner feature map, which does not "
-                "follow from the inputs' sizes; trace it without free_size"
-            )
-
-
 # -- checks of the inputs
 
 
 def add_input_checks(graph: fx.Graph, watch: SizeWatch | None) -> None:
     """Puts the checks behind the inputs: their shapes, and with a watch the conditions on free sizes. Reads torch's notes."""
     inputs = graph.find_nodes(op="placeholder")
+    images = [node for node in inputs if isinstance(node.meta.get("val"), Tensor) and node.meta["val"].dim() == 4]
     with graph.inserting_before(inputs[-1].next):
         for node in inputs:
             value, name = node.meta.get("val"), str(node.target)
@@ -202,48 +191,52 @@ def add_input_checks(graph: fx.Graph, watch: SizeWatch | None) -> None:
             else:
                 graph.call_function(require_value, (node, name, value))
         if watch is not None:
-            _add_conditions(graph, inputs, watch)
+            _require_free(images, watch)
+            free = [(size.node.expr, (image, side)) for image, side, size in _sides(images) if _is_free(size)]
+            writer = FormulaWriter(graph, {size: place for size, place in reversed(free) if size.is_Symbol})
+            _add_conditions(graph, images, writer, watch)
+    if watch is not None:
+        _derive_sizes(graph, writer)
 
 
-def _add_conditions(graph: fx.Graph, inputs: list[fx.Node], watch: SizeWatch) -> None:
-    images = [node for node in inputs if isinstance(node.meta.get("val"), Tensor) and node.meta["val"].dim() == 4]
-    free = [(image, side, size.node.expr) for image, side, size in _sides(images) if _is_free(size)]
-    _require_free(images, watch)
-    known = {expr: (image, side) for image, side, expr in reversed(free) if expr.is_Symbol}
-    names = {symbol: sympy.Symbol(_side_name(images, *known[symbol])) for symbol in known}
-    tracer = GraphAppendingTracer(graph)
+def _add_conditions(graph: fx.Graph, images: list[fx.Node], writer: FormulaWriter, watch: SizeWatch) -> None:
+    """Sizes of one input that follow from another's, and what `forward()` decided by a size."""
+    names = {symbol: sympy.Symbol(_side_name(images, *place)) for symbol, place in writer.sides.items()}
 
-    def read(image: fx.Node, side: int) -> fx.Proxy:
-        return fx.Proxy(graph.call_function(torch.ops.aten.sym_size.int, (image, side)), tracer)
+    def written(formula: sympy.Basic) -> str:
+        return str(PythonPrinter().doprint(formula.xreplace(names)))
 
-    def value_of(expr: sympy.Basic) -> fx.Proxy:
-        sizes = {symbol: read(*known[symbol]) for symbol in sorted(expr.free_symbols, key=str)}
-        value: fx.Proxy = sympy_interp(PythonReferenceAnalysis, sizes, expr)
-        return value
-
-    def written(expr: sympy.Basic) -> str:
-        return str(PythonPrinter().doprint(expr.xreplace(names)))
-
-    for image, side, expr in free:
-        if known.get(expr) != (image, side) and known.keys() >= expr.free_symbols:
-            same = read(image, side) == value_of(expr)
-            words = f"{_side_name(images, image, side)} is {written(expr)}"
+    for image, side, size in _sides(images):
+        formula = size.node.expr if _is_free(size) else None
+        if formula is not None and writer.sides.get(formula) != (image, side) and writer.covers(formula.free_symbols):
+            same: Any = writer.read(image, side) == writer.write(formula)
+            words = f"{_side_name(images, image, side)} is {written(formula)}"
             graph.call_function(require_size, (same.node, image, str(image.target), words))
     places: dict[sympy.Basic, str] = {}
     for decision in watch.decisions():
         held = watch.environment.replace(decision.held)
-        if not decision.within_operator and held.free_symbols and known.keys() >= held.free_symbols:
+        if not decision.within_operator and held.free_symbols and writer.covers(held.free_symbols):
             places.setdefault(held, f": {decision.place} decides by it" if decision.place else "")
     for held, place in places.items():
-        words = f"{written(held)}{place}"
-        try:
-            holds = value_of(held)
-        except (fx.proxy.TraceError, NotImplementedError, AttributeError):  # of formulas that torch writes for no graph
-            raise TraceError(
-                f"free_size: height and width cannot be free: the network was traced for sizes where {words}; "
-                "compute sizes in whole numbers, or trace without free_size"
-            ) from None
-        graph.call_function(require_size, (holds.node, images[0], str(images[0].target), words))
+        args = (writer.write(held).node, images[0], str(images[0].target), f"{written(held)}{place}")
+        graph.call_function(require_size, args)
+
+
+def _derive_sizes(graph: fx.Graph, writer: FormulaWriter) -> None:
+    """Sizes that are read from inner maps are computed from the inputs' sizes instead: removing layers moves such maps."""
+    for node in list(graph.nodes):
+        value = node.meta.get("val")
+        formula = value.node.expr if _is_free(value) else None
+        reads = operator_name(node.target) in _SIZE_READERS
+        if formula is None or not writer.covers(formula.free_symbols) or (reads and node.args[0].op == "placeholder"):
+            continue
+        if not reads:
+            writer.written.setdefault(formula, fx.Proxy(node, writer.tracer))
+            continue
+        with graph.inserting_before(node):
+            derived = writer.write(formula)
+        node.replace_all_uses_with(derived.node)
+        graph.erase_node(node)
 
 
 def _sides(images: list[fx.Node]) -> list[tuple[fx.Node, int, Any]]:
@@ -270,7 +263,7 @@ def _require_free(images: list[fx.Node], watch: SizeWatch) -> None:
         deciding = (
             one for one in watch.decisions() if isinstance(one.held, sympy.Eq) and one.held.free_symbols & numbers
         )
-        place = next((one.place for one in deciding if one.place), "forward()")
+        place = next((one.place for one in deciding if one.place), "the network, which was traced with that size")
         raise TraceError(
             f"free_size: {_SIDES[side]} of input '{image.target}' is fixed to {size} by {place}; "
             "compute it from the input's shape, or trace without free_size"

@@ -26,37 +26,39 @@ CHANGES: tuple[Callable[[int, int], Size], ...] = (
     lambda high, wide: (high, 2 * wide),
     lambda high, wide: (2 * high, 2 * wide),
 )
-"""Other sizes to try: two odd ones, where the traced ones are even, and multiples, which U-Nets need."""
+"""Other sizes to try: odd ones, where the traced ones are even, and multiples, which U-Nets need."""
 
 
 def verify_sizes(model: nn.Module, lifted: LiftedModule, inputs: Inputs) -> None:
     """Eval mode at several other sizes; warns of sizes that the model takes and the lifted network refuses."""
-    others = [inputs.resized(1).at_size(change) for change in CHANGES]
-    refused: list[InputError] = []
-    taken = 0
     with untouched(model):
         original = twin(model).eval()
-        for given in others:
-            if _failure(original, given) is not None:
-                continue
+        takes = [given for given in _others(inputs) if _failure(original, given) is None]
+        if not takes:
+            _explain(original, inputs, _others(inputs)[-1])
+        for given in takes:
             refusal = _failure(lifted, given)
-            if isinstance(refusal, InputError):
-                refused.append(refusal)
-            else:
+            if not isinstance(refusal, InputError):
                 compare(model, lifted, given, train=False)
-                taken += 1
-        if not taken and not refused:
-            _explain(original, inputs, others[-1])
-    if not taken:
-        raise TraceError(f"free_size: height and width are not free: {refused[0]}; or trace without free_size")
-    if refused:
-        warnings.warn(f"some sizes that the model takes will be refused: {refused[0]}", UserWarning, stacklevel=4)
+            elif _is_multiple(inputs, given):
+                raise TraceError(f"free_size: height and width are not free: {refusal}, or trace without free_size")
+            else:
+                warnings.warn(f"some sizes that the model takes are refused: {refusal}", UserWarning, stacklevel=4)
+
+
+def _others(inputs: Inputs) -> list[Inputs]:
+    return [inputs.resized(1).at_size(change) for change in CHANGES]
+
+
+def _is_multiple(inputs: Inputs, given: Inputs) -> bool:
+    assert inputs.size is not None
+    assert given.size is not None
+    return all(new % old == 0 for new, old in zip(given.size, inputs.size, strict=True))
 
 
 def other_sizes(module: nn.Module, inputs: Inputs) -> list[Inputs]:
     """The inputs at other heights and widths that the module takes; none where its sizes are fixed."""
-    others = [inputs.resized(1).at_size(change) for change in CHANGES] if inputs.free_size else []
-    return [given for given in others if _failure(module, given) is None]
+    return [given for given in _others(inputs) if _failure(module, given) is None] if inputs.free_size else []
 
 
 class _LastOperator(TorchFunctionMode):
