@@ -17,7 +17,7 @@ import onnxruntime
 
 from layermerge.runs.directory import RunDirectory
 from layermerge.runtimes.onnx_file import as_array
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 
 PASSES = 400
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 from oracles import relative_difference
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings, Served
 from layermerge.runtimes.clock import Clocks, ClockSettings
 from layermerge.tables.workloads import Sandwich
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 
 QUICK = ClockSettings(warm_up=1, least_rounds=2, most_rounds=2, seconds=0)
 

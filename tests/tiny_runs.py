@@ -29,7 +29,7 @@ from layermerge.runtimes.registry import RUNTIMES
 from layermerge.runtimes.torch_eager import TorchEager
 from layermerge.tasks.base import Batch, Draw
 from layermerge.tasks.classification import Classification
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 from layermerge.tuning.recipe import Recipe
 
 Array = npt.NDArray[Any]

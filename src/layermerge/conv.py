@@ -127,6 +127,11 @@ class ConvSpec:
         return self.stride != (1, 1)
 
     @property
+    def keeps_size(self) -> bool:
+        """Whether the output has the size of the input, whatever that is."""
+        return all(axis.stride == 1 and axis.last_tap == axis.back for axis in (self.height, self.width))
+
+    @property
     def weights(self) -> int:
         return self.out_channels * (self.in_channels // self.groups) * self.kernel[0] * self.kernel[1]
 

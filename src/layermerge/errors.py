@@ -57,6 +57,10 @@ class TraceError(LayerMergeError):
     """A model that cannot be traced, or whose lifted form does not compute the same."""
 
 
+class InputError(LayerMergeError):
+    """An input that a traced network was not captured for: another size, number of dimensions or value."""
+
+
 class PlanError(LayerMergeError):
     """Rules that name no layer, contradict each other, or leave nothing to choose."""
 

@@ -19,7 +19,7 @@ from layermerge.cli import checkup, doctor
 from layermerge.runtimes.base import Pass
 from layermerge.runtimes.registry import RUNTIMES
 from layermerge.runtimes.torch_eager import TorchEager
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 from processes import children
 
 

@@ -24,7 +24,7 @@ from layermerge.runtimes.registry import RUNTIMES, make_runtime
 from layermerge.runtimes.writing import for_serving, write_onnx
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 
 ONNX_READERS = ["onnxruntime", "openvino"]
 

@@ -13,7 +13,7 @@ import faulthandler, gc, os, signal, sys
 import torch
 from layermerge.runtimes.exporting import export
 from layermerge.runtimes.registry import make_runtime
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 
 faulthandler.enable()  # gives handlers a stack of their own
 runtime = make_runtime(sys.argv[1])

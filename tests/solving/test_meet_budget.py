@@ -21,7 +21,7 @@ from layermerge.solving.budget import budget_ms
 from layermerge.solving.frontier import Frontier, Round, Solution, build_frontier
 from layermerge.solving.labels import Option
 from layermerge.solving.meet_budget import close_the_loop
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 
 QUICK = ClockSettings(warm_up=1, least_rounds=2, most_rounds=2, seconds=0)
 DENSE = [step / 10 for step in range(1, 101)]

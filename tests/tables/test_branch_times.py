@@ -17,7 +17,7 @@ from layermerge.surgery.merge import MergedModule
 from layermerge.tables.branches import Branch, branch_maker, branches_of
 from layermerge.tables.latency import LatencyJob, LatencyTable
 from layermerge.tables.workloads import workloads_of
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.operators import operator_name
 
 GATE_MS, RELU_MS = 0.030, 0.003

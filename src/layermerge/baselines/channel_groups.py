@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from layermerge.errors import require_package
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 
 
 def torch_pruning() -> Any:

@@ -28,7 +28,8 @@ from layermerge.runtimes.registry import make_runtime
 from layermerge.solving.budget import budget_ms
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
-from layermerge.tracing.capture import Inputs, untouched
+from layermerge.tracing.capture import untouched
+from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.trace import trace
 
 ROUND_TO = 4

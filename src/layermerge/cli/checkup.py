@@ -26,7 +26,7 @@ from layermerge.errors import LayerMergeError, first_line
 from layermerge.runtimes.base import RuntimeSettings
 from layermerge.runtimes.registry import RUNTIMES, make_runtime
 from layermerge.runtimes.torch_eager import TorchEager
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 
 TRIAL_SECONDS = 6.0
 """For all runtimes together; one that compiles may take longer."""

@@ -18,6 +18,7 @@ from layermerge.cli.flags import Flags, PlaceOption, RecipeArgument, takes
     "model",
     "weights",
     "input",
+    "free_size",
     "data",
     "label",
     "runtime",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @app.command()
 @takes(
-    "budget", "model", "weights", "input", "data", "method", "label", "runtime", "batch", "threads", "workers",
+    "budget", "model", "weights", "input", "free_size", "data", "method", "label", "runtime", "batch", "threads", "workers",
     "executor", "address",
 )  # fmt: skip
 def compress(

@@ -46,6 +46,13 @@ _SHARED: dict[str, tuple[str, Any]] = {
     ),
     "weights": ("weights", WeightsOption),
     "input": ("input", InputOption),
+    "free_size": (
+        "free_size",
+        Annotated[
+            bool | None,
+            typer.Option("--free-size", help="Keep height and width free; tables are of the size given."),
+        ],
+    ),
     "data": (
         "data.source",
         Annotated[

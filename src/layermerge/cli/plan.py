@@ -31,7 +31,7 @@ class Menu(str, Enum):
 
 
 @app.command()
-@takes("input", "data", "weights", "runtime", "batch", "threads")
+@takes("input", "free_size", "data", "weights", "runtime", "batch", "threads")
 def plan(
     model: ModelArgument,
     rules: Annotated[RuleSet, typer.Option(help="Our rules, or those of the paper.")] = RuleSet.ours,
@@ -66,7 +66,7 @@ def plan(
     recipe = Flags(changes).recipe(run_dir)
     loaded = load_network(recipe)
     inputs = open_task(recipe, loaded).example_inputs() if recipe.data is not None else loaded.example_inputs
-    traced = trace(loaded.module, inputs)
+    traced = trace(loaded.module, inputs, free_size=recipe.free_size)
     menu = make_plan(traced, chosen, method.value)
     if run_dir is not None:
         from layermerge.runs.begin import begin_run

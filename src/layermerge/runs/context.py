@@ -47,7 +47,7 @@ def open_context(
     """Traces the network; settings that cannot be kept here are refused before any work."""
     settings.require_machine()
     runtime, directory, inputs = settings.make_runtime(), RunDirectory(Path(run_dir)), task.example_inputs()
-    traced = trace(model, inputs)
+    traced = trace(model, inputs, free_size=settings.free_size)
     directory.require_same_network(traced.structure, traced.inputs, type(model).__name__)
     untouched = cache(lambda: merge(rewrite(traced, [])))
     return Context(model, task, inputs, traced, directory, settings, runtime, teacher or model, untouched)

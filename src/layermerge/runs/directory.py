@@ -26,8 +26,8 @@ from layermerge.surgery.merge import MergedModule
 from layermerge.tables.branches import Branch
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Table
-from layermerge.tracing.capture import Inputs
 from layermerge.tracing.fingerprint import fingerprint
+from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.structure import Structure
 from layermerge.tuning.recovery import JSONL as RECOVERY
 from layermerge.tuning.recovery import Epoch, read_recovery
@@ -233,10 +233,16 @@ class RunDirectory(NetworkDirectory):
     def require_same_network(self, structure: Structure, inputs: Inputs, name: str) -> None:
         """Refuses to go on with the plan and tables of another network, or of another input size."""
         known = self.known_plan()
-        network = fingerprint(structure)
-        if known is None or known.fingerprint == network:
+        if known is None:
             return
-        own = PlanFile.of(inputs, Plan(structure.layers, (), (), known.rules, known.method, network))
+        own = PlanFile.of(inputs, Plan(structure.layers, (), (), known.rules, known.method, fingerprint(structure)))
+        if known.is_of_network(own):
+            return
+        if known.free_size != own.free_size:
+            kept = "keeps height and width free" if known.free_size else "fixes height and width"
+            raise ArtifactError(
+                f"'{self.path}' holds a run that {kept}; give another run directory, or trace as it did"
+            )
         there, here = (" and ".join("x".join(map(str, shape)) for shape in each.shapes) for each in (known, own))
         sizes = f" (traced with {there} there, {here} now)" if there != here else ""
         raise ArtifactError(

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from torch import nn
+
 from layermerge.baselines.channel_pruning import prune_channels, prune_to_latency
 from layermerge.baselines.student import make_student
 from layermerge.errors import PlanError
@@ -22,7 +24,7 @@ from layermerge.runs.records import CONTROL, ChannelShare, Result, Variant
 from layermerge.runs.steps import choose, finish, original_ms, score_original, variant_of
 from layermerge.solving.budget import Budget, budget_ms, budget_text
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
-from layermerge.tracing.trace import trace
+from layermerge.tracing.trace import Trace, trace
 from layermerge.tuning.recipe import Distillation, Recipe
 
 
@@ -85,7 +87,7 @@ def _student(context: Context, budget: str) -> Result:
     variant, narrow = _pruned(context, "student", budget)
     if recipe.distill is None:
         recipe = recipe.model_copy(update={"distill": Distillation()})
-    fresh = rewrite(trace(make_student(narrow, recipe.seed), context.inputs), [])
+    fresh = rewrite(_traced(context, make_student(narrow, recipe.seed)), [])
     return finish(context, variant, fresh, recipe)
 
 
@@ -104,10 +106,15 @@ def _pruned(context: Context, method: str, budget: str) -> tuple[Variant, Rewrit
         )
         share = ChannelShare(stamp, found.ratio, found.measured_ms)
         write_document(context.directory.channels(budget), share)
-    net = rewrite(trace(prune_channels(context.model, context.inputs, share.ratio), context.inputs), [])
+    net = rewrite(_traced(context, prune_channels(context.model, context.inputs, share.ratio)), [])
     allowed = budget_ms(budget, whole_ms)
     label = context.settings.label
     return Variant(method=method, budget=budget, label=label, budget_ms=allowed, chosen_ms=share.measured_ms), net
+
+
+def _traced(context: Context, module: nn.Module) -> Trace:
+    """Another network in the context's stead, traced as its own was."""
+    return trace(module, context.inputs, free_size=context.trace.free_size)
 
 
 def _first_budget(context: Context, budget: str) -> str:

@@ -15,7 +15,7 @@ from layermerge.planning.plan import Candidate, Plan, Rejection
 from layermerge.planning.rules import Rules
 from layermerge.tables.branches import Branch
 from layermerge.tables.workloads import Workload
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.structure import Layer
 
 
@@ -48,6 +48,8 @@ class PlanFile:
     branches: tuple[Branch, ...] = ()
     original: str | None = None
     """Digest of the untouched network's file, where one was written with the plan."""
+    free_size: bool = False
+    """Whether the network takes images of any height and width; the plan and its tables are of the size traced with."""
     schema_version: Literal[2] = SCHEMA
 
     def __post_init__(self) -> None:
@@ -74,12 +76,17 @@ class PlanFile:
             plan.method,
             workloads or {},
             branches,
+            free_size=inputs.free_size,
         )
 
     @property
     def plan(self) -> Plan:
         """The menu, without the network it is of: enough for tables and the solver."""
         return Plan(self.layers, self.candidates, self.rejections, self.rules, self.method, self.fingerprint)
+
+    def is_of_network(self, other: PlanFile) -> bool:
+        """Whether both are of one network, traced alike."""
+        return (self.fingerprint, self.free_size) == (other.fingerprint, other.free_size)
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -112,6 +112,8 @@ class Settings(UserRecord):
     """layermerge, depth, layeronly, sequential, channels, channels+layermerge and so on, or student."""
     rules: Annotated[Rules, BeforeValidator(_named_rules)] = Rules()
     """What may be removed and merged; in a recipe also `ours`, `paper`, or single rules."""
+    free_size: bool = False
+    """Keep height and width of the images free, in the compressed network and its file; latency is that of the size given."""
     runtime: Annotated[str, AfterValidator(_runtime)] = "onnxruntime"
     """What will serve: torch, torch-compile, onnxruntime, openvino or tensorrt."""
     threads: int = Field(default=1, ge=1, le=1024)

@@ -40,7 +40,7 @@ def save(run_dir: FilePath, module: nn.Module) -> None:
         surgery.inputs,
         Plan(surgery.structure.layers, surgery.candidates, (), Rules(), "layermerge", fingerprint(surgery.structure)),
     )
-    if place.plan.is_file() and (known := place.read_plan()).fingerprint == plan.fingerprint:
+    if place.plan.is_file() and (known := place.read_plan()).is_of_network(plan):
         plan = known  # a fuller menu of the same network stays
     form = "merged" if isinstance(module, MergedModule) else "rewritten"
     solution = document_text(
@@ -66,7 +66,7 @@ def load(run_dir: FilePath, model: nn.Module) -> RewrittenModule | MergedModule:
     place = NetworkDirectory(Path(run_dir))
     plan, solution = place.read_plan(), place.read_solution()
     state = _read_weights(place)
-    traced = trace(model, plan.example_inputs)
+    traced = trace(model, plan.example_inputs, free_size=plan.free_size)
     if len({plan.fingerprint, solution.fingerprint, fingerprint(traced.structure)}) > 1:
         raise ArtifactError(
             f"'{place.path}' was saved from another network than this {type(model).__name__}; "

@@ -37,8 +37,8 @@ from layermerge.tables.latency import LatencyJob, LatencyTable
 from layermerge.tables.shards import WHOLE_TABLE, Shard
 from layermerge.tables.table import Table
 from layermerge.tables.workloads import Workload, workloads_of
-from layermerge.tracing.capture import Inputs
 from layermerge.tracing.fingerprint import fingerprint
+from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.trace import trace
 from layermerge.tuning.distributed import usable_device
 from layermerge.tuning.loop import finetune
@@ -128,7 +128,7 @@ def measure_latency_from_files(
 
     else:
         model = load()
-        traced = trace(model, known.example_inputs)
+        traced = trace(model, known.example_inputs, free_size=known.free_size)
         directory.require_same_network(traced.structure, traced.inputs, type(model).__name__)
         untouched = merge(rewrite(traced, []))
         whole = partial(runtime.prepare, untouched, inputs.resized(batch))

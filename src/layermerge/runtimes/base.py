@@ -17,7 +17,7 @@ from torch import nn
 from layermerge.arguments import checked
 from layermerge.errors import RuntimeUnavailable, require_package
 from layermerge.runtimes.clock import Clocks, ClockSettings, Sample, time_side_by_side
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 
 Pass = Callable[[], object]
 """One pass, finished when it returns. A float that it returns is its own time in milliseconds, as a GPU's events give it."""

@@ -1,6 +1,7 @@
 """Export: a network as a file that others can run, checked against the torch module before it is left in place.
 
-`.onnx` (batch size free; onnxruntime, OpenVINO and TensorRT read it), `.pt2` (torch.export) or `.safetensors` (weights).
+`.onnx` (onnxruntime, OpenVINO and TensorRT read it), `.pt2` (torch.export) or `.safetensors` (weights). The batch size is
+free, and so are height and width of a network that was traced so.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from layermerge.runtimes.onnx_file import OnnxRuntimeBase
 from layermerge.runtimes.onnx_runtime import OnnxRuntime
 from layermerge.runtimes.openvino_runtime import OpenVino
 from layermerge.runtimes.writing import for_serving, quiet, run_once, write_onnx
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
+from layermerge.tracing.lift import LiftedModule
 from layermerge.tracing.outputs import relative_difference
+from layermerge.tracing.verify_sizes import other_sizes
 
 TOLERANCE = 1e-4
 
@@ -33,13 +36,14 @@ TOLERANCE = 1e-4
 def export(module: nn.Module, path: FilePath, example_inputs: Any) -> Path:
     """Exports a network in eval mode; the kind of file follows from the suffix.
 
-    Nothing is written unless the file's own outputs agree with the module's to 1e-4 relative, at two batch sizes.
+    Nothing is written unless the file's own outputs agree with the module's to 1e-4 relative, at two batch sizes, and at other
+    heights and widths where those are free.
     """
     target = Path(path)
     writers = {".onnx": _write_checked_onnx, ".pt2": _write_pt2, ".safetensors": _write_safetensors}
     if target.suffix not in writers:
         raise ArtifactError(f"cannot export to '{target.name}'; give a name that ends in {', '.join(writers)}")
-    inputs = Inputs.of(example_inputs)
+    inputs = Inputs.of(example_inputs, free_size=isinstance(module, LiftedModule) and module.free_size)
     served = for_serving(module)
     try:
         run_once(served, inputs)
@@ -82,12 +86,12 @@ def _write_checked_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
 
 
 def _compare(module: nn.Module, run: Callable[[Inputs], Any], inputs: Inputs, kind: str) -> None:
-    for batch in (inputs.batch, inputs.batch + 1):
-        given = inputs.resized(batch)
+    for given in (inputs, inputs.resized(inputs.batch + 1), *other_sizes(module, inputs)):
         expected = [leaf for leaf in pytree.tree_leaves(run_once(module, given)) if isinstance(leaf, Tensor)]
         actual = [leaf for leaf in pytree.tree_leaves(run(given)) if isinstance(leaf, Tensor)]
         worst = max(relative_difference(a, b) for a, b in zip(expected, actual, strict=True))
         if not worst <= TOLERANCE:
             raise ArtifactError(
-                f"the {kind} file differs from the module by {worst:.1e} at batch size {batch}; not written"
+                f"the {kind} file differs from the module by {worst:.1e} at batch size {given.batch}{given.size_text}; "
+                "not written"
             )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from layermerge.errors import RuntimeUnavailable
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
 from layermerge.runtimes.writing import for_serving, write_onnx, write_onnx_quickly
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 
 Array = np.ndarray[Any, Any]
 Feed = Mapping[str, Array]

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from layermerge.errors import RuntimeUnavailable
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings, Served
 from layermerge.runtimes.writing import for_serving
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 
 
 @contextmanager

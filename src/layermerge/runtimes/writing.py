@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from layermerge.errors import require_package
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.uninterrupted import uninterrupted
 
 
@@ -33,7 +33,7 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
 
 
 def write_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
-    """Writes the ONNX file; the batch size is free."""
+    """Writes the ONNX file; the batch size is free, and so are height and width where the inputs say so."""
     require_package("onnxscript", "exporting to ONNX", "layermerge[export]")
     names = list(inputs.bound_to(module))
     outputs = pytree.tree_leaves(run_once(module, inputs))
@@ -46,7 +46,7 @@ def write_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
             kwargs=dict(free.kwargs),
             input_names=names,
             output_names=[f"output_{index}" if len(outputs) > 1 else "output" for index in range(len(outputs))],
-            dynamic_shapes=_batch_shapes(module, free),
+            dynamic_shapes=_named_shapes(module, free),
             dynamo=True,
             external_data=False,
             verbose=False,
@@ -59,14 +59,14 @@ def write_onnx_quickly(module: nn.Module, path: Path, inputs: Inputs) -> None:
         torch.onnx.export(module, inputs.args, str(path), dynamo=False)
 
 
-def _batch_shapes(module: nn.Module, inputs: Inputs) -> dict[str, Any]:
-    """As `dynamic_shapes`, with the batch named: that name is what users of the ONNX file see."""
+def _named_shapes(module: nn.Module, inputs: Inputs) -> dict[str, Any]:
+    """As `dynamic_shapes`, but what is free must stay so."""
 
     def name(leaf: Any) -> Any:
-        return {0: torch.export.Dim.DYNAMIC} if leaf is not None else None
+        return dict.fromkeys(leaf, torch.export.Dim.DYNAMIC) if leaf is not None else None
 
     def is_mark(leaf: Any) -> bool:
-        return isinstance(leaf, dict) and set(leaf) == {0}
+        return isinstance(leaf, dict) and bool(leaf) and all(isinstance(place, int) for place in leaf)
 
     shapes: dict[str, Any] = pytree.tree_map(name, inputs.dynamic_shapes(module), is_leaf=is_mark)
     return shapes

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from layermerge.errors import SurgeryError
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 
 
 class _CallTranslator:

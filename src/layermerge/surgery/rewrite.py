@@ -34,7 +34,7 @@ from layermerge.surgery.edits import (
     StopPadding,
     edits,
 )
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.lift import LiftedModule, clone_as, drop_unused
 from layermerge.tracing.operators import Role
 from layermerge.tracing.structure import Structure, main_input

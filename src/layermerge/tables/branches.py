@@ -16,8 +16,8 @@ from torch import fx, nn
 from layermerge.files import document_digest
 from layermerge.planning.plan import Candidate
 from layermerge.tables.workloads import neighbour
-from layermerge.tracing.capture import Inputs
 from layermerge.tracing.finder import nodes_between
+from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.lift import LiftedModule
 from layermerge.tracing.operators import operator_name
 from layermerge.tracing.structure import MapShape, SubgraphStep
@@ -100,10 +100,16 @@ def _excerpt(add: fx.Node) -> _Excerpt:
 
 
 def _copied(node: fx.Node) -> bool:
-    """What an excerpt has a copy of: constants, and the batch size, which any map tells."""
+    """What an excerpt has a copy of: constants, sizes, and the batch size, which any map tells."""
     if node.op == "placeholder":
         return False
-    return _is_batch_size(node) or all(map(_copied, node.all_input_nodes))
+    return _is_batch_size(node) or _traced_size(node) is not None or all(map(_copied, node.all_input_nodes))
+
+
+def _traced_size(node: fx.Node) -> int | None:
+    """The value of a node that is a height or width, or follows from them: tables hold for the traced size."""
+    size: int | None = node.meta.get("size")
+    return size
 
 
 def _is_batch_size(node: fx.Node) -> bool:
@@ -133,6 +139,8 @@ def _work(network: nn.Module, excerpt: _Excerpt) -> str:
 
 def _described(network: nn.Module, node: fx.Node) -> str:
     kind = repr(network.get_submodule(str(node.target))) if node.op == "call_module" else operator_name(node.target)
+    if (size := _traced_size(node)) is not None:
+        return str(size)
     return f"{kind} {node.meta.get('shape')}" if node.op != "get_attr" else f"constant {node.meta.get('shape')}"
 
 
@@ -143,7 +151,9 @@ def _cut_out(network: LiftedModule, excerpt: _Excerpt, channels: int) -> nn.Modu
     fork = graph.call_module("before", (inputs[0],))
     copies.update(zip(excerpt.reads, (fork, *inputs[1:]), strict=True))
 
-    def copy(node: fx.Node) -> fx.Node:
+    def copy(node: fx.Node) -> Any:
+        if (size := _traced_size(node)) is not None:
+            return size
         if node not in copies:
             if _is_batch_size(node):
                 copies[node] = graph.call_function(torch.ops.aten.sym_size.int, (fork, 0))
@@ -152,7 +162,8 @@ def _cut_out(network: LiftedModule, excerpt: _Excerpt, channels: int) -> nn.Modu
         return copies[node]
 
     for node in excerpt.nodes:
-        copy(node)
+        if _traced_size(node) is None:
+            copy(node)
     graph.output(graph.call_module("after", (copies[excerpt.nodes[-1]],)))
     root = nn.Module()
     root.__dict__.update(network.__dict__)

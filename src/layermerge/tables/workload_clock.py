@@ -18,7 +18,7 @@ from layermerge.runtimes.base import Pass, Runtime
 from layermerge.runtimes.clock import Clocks, ClockSettings
 from layermerge.tables.table import Row
 from layermerge.tables.workloads import Sandwich, Workload, call, empty, needs_other, sandwich_inputs
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.structure import MapShape
 
 WHOLE = "whole network"

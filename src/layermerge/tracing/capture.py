@@ -8,10 +8,9 @@ Guarantees: the user's model is neither changed nor moved, its mode and its rand
 from __future__ import annotations
 
 import copy
-import inspect
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,83 +23,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from layermerge.errors import TraceError, first_line
 from layermerge.tracing.exported import exported
+from layermerge.tracing.free_sizes import add_input_checks, note_sizes
+from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.modes import modes_restored
 from layermerge.tracing.names import fresh_name, names_in, tensor_names
-from layermerge.tracing.operators import Shape
 from layermerge.tracing.support import require_traceable
 
 _OURS = Path(__file__).resolve().parents[1]
 _TORCH = Path(torch.__file__).resolve().parent
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Example inputs as a call makes them, and which of their tensors carry the batch."""
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-    @staticmethod
-    def of(example_inputs: Any) -> Inputs:
-        """A tensor, a tuple or list of positional inputs, or a dict of keyword inputs."""
-        if isinstance(example_inputs, Mapping):
-            return Inputs((), dict(example_inputs))
-        if isinstance(example_inputs, (tuple, list)):
-            return Inputs(tuple(example_inputs), {})
-        return Inputs((example_inputs,), {})
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        return [leaf for leaf in pytree.tree_leaves((self.args, dict(self.kwargs))) if isinstance(leaf, Tensor)]
-
-    @property
-    def batch(self) -> int:
-        batched = [tensor for tensor in self.tensors if tensor.dim() > 0]
-        if not batched:
-            raise TraceError(
-                "the example inputs hold no tensor with a batch dimension; pass for instance torch.randn(2, 3, 224, 224)"
-            )
-        return batched[0].shape[0]
-
-    def _map(self, change: Callable[[Any], Any]) -> Inputs:
-        args, kwargs = pytree.tree_map(change, (self.args, dict(self.kwargs)))
-        return Inputs(args, kwargs)
-
-    def _carries_batch(self, leaf: Any) -> bool:
-        return isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == self.batch
-
-    def resized(self, batch: int) -> Inputs:
-        """The same inputs repeated or cut to another batch size."""
-
-        def resize(leaf: Any) -> Any:
-            if not self._carries_batch(leaf):
-                return leaf
-            times = -(-batch // leaf.shape[0])
-            return leaf.repeat(times, *[1] * (leaf.dim() - 1))[:batch].clone()
-
-        return self._map(resize)
-
-    def cloned(self) -> Inputs:
-        return self._map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf)
-
-    def bound_to(self, model: nn.Module) -> dict[str, Any]:
-        """The inputs by the names that the model's forward() gives them."""
-        signature = inspect.signature(model.forward)
-        try:
-            return dict(signature.bind(*self.args, **self.kwargs).arguments)
-        except TypeError as error:
-            raise TraceError(
-                f"{type(model).__name__}.forward{signature} cannot take these example inputs: {error}; "
-                "pass them as a tuple in that order, or as a dict by name"
-            ) from error
-
-    def dynamic_shapes(self, model: nn.Module) -> dict[str, Any]:
-        """Which dimension of which input is free, in the form torch.export takes."""
-
-        def mark(leaf: Any) -> Any:
-            return {0: torch.export.Dim.AUTO} if self._carries_batch(leaf) else None
-
-        return {name: pytree.tree_map(mark, value) for name, value in self.bound_to(model).items()}
 
 
 @contextmanager
@@ -217,19 +147,6 @@ class _Marker(nn.Module):
         return torch.dropout(x, 0.0, False)
 
 
-def _shape(value: object) -> Shape | None:
-    if not isinstance(value, Tensor):
-        return None
-    return tuple(int(size) if not isinstance(size, torch.SymInt) else None for size in value.shape)
-
-
-def _owner(node: fx.Node) -> str:
-    """The innermost module of the user's model that made this call."""
-    stack = node.meta.get("nn_module_stack") or {}
-    names = [str(path) for path, _kind in stack.values()]
-    return names[-1].split("@")[0] if names else ""
-
-
 @dataclass(frozen=True)
 class Capture:
     """The captured graph, the constants that are not in the user's state, and the modules only train mode uses."""
@@ -240,7 +157,7 @@ class Capture:
 
 
 def capture(model: nn.Module, inputs: Inputs) -> Capture:
-    """Captures the model in eval mode with `torch.export`, the batch size left free."""
+    """Captures the model in eval mode with `torch.export`; batch size, and where asked height and width, are left free."""
     require_traceable(model)
     inputs.bound_to(model)
     with untouched(model):
@@ -255,10 +172,9 @@ def capture(model: nn.Module, inputs: Inputs) -> Capture:
         free = inputs.resized(max(2, inputs.batch)).cloned()
         advice = "control flow that depends on tensor values, or a fixed batch size, cannot be traced: move it out of forward()"
         with located(copied, "torch.export cannot trace the model", advice):
-            flat = exported(copied, free.args, free.kwargs, free.dynamic_shapes(copied))
-    for node in flat.graph.nodes:
-        value = node.meta.get("val")
-        node.meta = {"shape": _shape(value), "dtype": getattr(value, "dtype", None), "owner": _owner(node)}
+            flat, watch = exported(copied, free)
+    add_input_checks(flat.graph, watch)
+    note_sizes(flat.graph)
     return Capture(flat.graph, _constants(flat, model), train_only)
 
 

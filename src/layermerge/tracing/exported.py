@@ -8,42 +8,44 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
+from layermerge.tracing.free_sizes import SizeWatch, watched
+from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.nested import inline_nested
 from layermerge.tracing.operators import operator_name
 from layermerge.tracing.uninterrupted import uninterrupted
 from layermerge.tracing.writes import make_functional
 
 
-def exported(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], shapes: Mapping[str, Any]
-) -> fx.GraphModule:
-    """The model's graph; `shapes` says which dimensions of which input are free."""
+def exported(model: nn.Module, inputs: Inputs) -> tuple[fx.GraphModule, SizeWatch | None]:
+    """The model's graph; where height and width are free, also who decided what about them."""
+    shapes = inputs.dynamic_shapes(model)
 
-    def export(*, gradients: bool) -> fx.GraphModule:
-        with torch.set_grad_enabled(gradients):
-            program = torch.export.export(model, args, dict(kwargs), dynamic_shapes=dict(shapes), strict=False)
+    def export(*, gradients: bool) -> tuple[fx.GraphModule, SizeWatch | None]:
+        watching = watched(model) if inputs.free_size else nullcontext()
+        with torch.set_grad_enabled(gradients), watching as watch:
+            program = torch.export.export(model, inputs.args, dict(inputs.kwargs), dynamic_shapes=shapes, strict=False)
             flat = program.module()
-            assert isinstance(flat, fx.GraphModule)
-            return flat
+        assert isinstance(flat, fx.GraphModule)
+        return flat, watch
 
     with uninterrupted(), _quiet(), _DataIsDetached():
         # With gradients on, the parts of forward() that switch them off show in the graph; a few models run only without.
         try:
-            flat = export(gradients=True)
+            flat, watch = export(gradients=True)
         except RuntimeError:
-            flat = export(gradients=False)
+            flat, watch = export(gradients=False)
     inline_nested(flat)
     _strip_guards(flat.graph)
     make_functional(flat.graph, {name for name, _ in model.named_parameters(remove_duplicate=False)})
-    return flat
+    return flat, watch
 
 
 class _DataIsDetached(TorchFunctionMode):

@@ -12,9 +12,10 @@ from typing import Any
 from torch import fx, nn
 
 from layermerge.conv import ConvSpec, Sides
+from layermerge.errors import TraceError
 from layermerge.tracing.constants import conv_tensors
 from layermerge.tracing.lift import LiftedModule
-from layermerge.tracing.operators import RESIZE, Role, Shape
+from layermerge.tracing.operators import RESIZE, Role, Shape, pads_by_size
 from layermerge.tracing.structure import (
     Block,
     BlockStep,
@@ -186,6 +187,8 @@ class _Finder:
         if self._previous(source) is None:
             if "shared" in source.meta:
                 return f"'{source.meta['shared']}' is called more than once"
+            if pads_by_size(source):
+                return f"{_label(source)} pads by what the input's size says, which only the start of a range can have"
             return f"{_label(source)} lies between"
         readers = [user for user in source.users if user not in self._step_nodes(first)]
         return f"the feature map after {_label(source)} is also read by {_label(readers[0])}"
@@ -269,7 +272,13 @@ class _Finder:
         input_shape, output_shape = _map_shape(source.meta["shape"]), _map_shape(node.meta["shape"])
         assert input_shape is not None
         assert output_shape is not None
-        padded_otherwise = source.meta["role"] is Role.BARRIER and "pad" in source.meta.get("operator", "")
+        if source.meta.get("free") and input_shape == output_shape and not spec.keeps_size:
+            raise TraceError(
+                f"free_size: '{node.target}' keeps the size of its input only where that is "
+                f"{output_shape[1]}x{output_shape[2]}; trace with a larger input"
+            )
+        barrier = source.meta["role"] is Role.BARRIER and not pads_by_size(source)
+        padded_otherwise = barrier and "pad" in source.meta.get("operator", "")
         return Layer(
             name=str(node.target),
             spec=spec,

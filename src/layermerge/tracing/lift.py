@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from layermerge.errors import TraceError
 from layermerge.tracing.capture import Capture
+from layermerge.tracing.input_checks import takes_free_size
 from layermerge.tracing.module_plans import ModulePlan, has_state_or_children, plan_modules
 from layermerge.tracing.operators import Role
 
@@ -26,6 +27,11 @@ class LiftedModule(fx.GraphModule):
     def _get_name(self) -> str:
         # GraphModule gives every instance a class of its own; users know the one behind it.
         return next(kind.__name__ for kind in type(self).__mro__ if kind.__name__ != "GraphModuleImpl")
+
+    @property
+    def free_size(self) -> bool:
+        """Whether it takes images of any height and width."""
+        return takes_free_size(self.graph)
 
     @property
     def device(self) -> torch.device:

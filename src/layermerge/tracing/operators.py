@@ -137,6 +137,15 @@ def _cast_role(call: Call) -> Role:
     return Role.DROPOUT if wanted == own and _is_map(call.output_shape) else Role.BARRIER
 
 
+def pads_by_size(node: fx.Node) -> bool:
+    """Whether a call pads with zeros by amounts that follow from the size of the inputs, as TensorFlow's 'same' does."""
+    if operator_name(node.target) not in ("pad", "constant_pad_nd"):
+        return False
+    call = bind(node)
+    zero = call.arguments.get("mode", "constant") == "constant" and not call["value"]
+    return zero and any(isinstance(side, fx.Node) for side in call["pad"])
+
+
 def _batch_norm_role(call: Call) -> Role:
     if call["running_mean"] is None or call["training"]:
         return Role.STAT_NORM

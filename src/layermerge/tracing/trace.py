@@ -15,11 +15,13 @@ from torch import nn
 
 from layermerge.arguments import checked
 from layermerge.errors import TraceError
-from layermerge.tracing.capture import Inputs, capture
+from layermerge.tracing.capture import capture
 from layermerge.tracing.finder import find_structure
+from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.lift import LiftedModule, lift, require_convs
 from layermerge.tracing.structure import Block, Layer, Structure
 from layermerge.tracing.verify import verify
+from layermerge.tracing.verify_sizes import verify_sizes
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,16 @@ class Trace:
     """The network as a graph of its own modules: the user's parameter names, train and eval mode."""
     structure: Structure
     inputs: Inputs
-    """What it was traced with; height and width are fixed by them, the batch is free."""
+    """What it was traced with. The batch is free; height and width are fixed by them, unless they are free too."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Sent to another process it is traced anew there: graphs lose what we note on their nodes when they are pickled."""
         return _traced_again, (self.module, self.inputs, tuple(layer.name for layer in self.layers))
+
+    @property
+    def free_size(self) -> bool:
+        """Whether the network takes images of any height and width."""
+        return self.inputs.free_size
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -48,7 +55,7 @@ class Trace:
 
 
 @checked(TraceError)
-def trace(model: nn.Module, example_inputs: Any) -> Trace:
+def trace(model: nn.Module, example_inputs: Any, *, free_size: bool = False) -> Trace:
     """Traces a network so that its convolutions can be removed and merged.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
@@ -56,19 +63,22 @@ def trace(model: nn.Module, example_inputs: Any) -> Trace:
     ['0', '2']
 
     `example_inputs` is a tensor, a tuple of positional inputs or a dict of keyword inputs, with a leading batch
-    dimension that stays free; height and width are fixed to theirs. Costs one `torch.export`, seven forward passes
-    and two backward passes.
+    dimension that stays free. Height and width are fixed to theirs, and other sizes are refused, unless `free_size` keeps
+    them free, too: the network then takes every size that the model takes, and plans and tables are of the size traced with.
+    Costs one `torch.export`, seven forward and two backward passes, and with `free_size` up to ten more forward passes.
     """
-    inputs = Inputs.of(example_inputs)
+    inputs = Inputs.of(example_inputs, free_size=free_size)
     with torch.inference_mode(False):  # tensors made under it could never be trained
         lifted = lift(model, capture(model, inputs))
         require_convs(lifted, type(model).__name__)
         verify(model, lifted, inputs)
+        if free_size:
+            verify_sizes(model, lifted, inputs)
     return Trace(lifted, find_structure(lifted), inputs)
 
 
 def _traced_again(module: LiftedModule, inputs: Inputs, names: tuple[str, ...]) -> Trace:
-    traced = trace(module, inputs.kwargs or inputs.args)
+    traced = trace(module, inputs.as_given, free_size=inputs.free_size)
     if tuple(layer.name for layer in traced.layers) != names:
         raise TraceError(f"traced again in another process, {type(module).__name__} has other layers than before")
     return traced

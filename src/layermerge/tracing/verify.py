@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from layermerge.errors import TraceError, first_line
-from layermerge.tracing.capture import Inputs, located, twin, untouched
+from layermerge.tracing.capture import located, twin, untouched
 from layermerge.tracing.gradients import compare_gradients
+from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.lift import LiftedModule
 from layermerge.tracing.outputs import SharedOutputs, relative_difference
 
@@ -45,6 +46,12 @@ def verify(model: nn.Module, lifted: LiftedModule, inputs: Inputs) -> None:
         notes.append(f"in train mode too the traced network returns what the model returns in eval mode ({missing})")
     if notes:
         warnings.warn("; ".join(notes), UserWarning, stacklevel=4)
+
+
+def compare(model: nn.Module, lifted: LiftedModule, inputs: Inputs) -> None:
+    """Raises where the two differ in eval mode on these inputs, or one of them does not run. Needs `untouched` around it."""
+    copies = _Copies(model, lifted, unused_modules(model, lifted), train=False)
+    _compare(copies, inputs, copies.run_original(inputs))
 
 
 def unused_modules(model: nn.Module, lifted: LiftedModule) -> list[str]:
@@ -88,7 +95,7 @@ class _Copies:
         return _run(self.lifted, inputs, guard, gradients=gradients)
 
     def mode(self, inputs: Inputs) -> str:
-        return f"in {'train' if self.train else 'eval'} mode at batch size {inputs.batch}"
+        return f"in {'train' if self.train else 'eval'} mode at batch size {inputs.batch}{inputs.size_text}"
 
 
 def _compare(copies: _Copies, inputs: Inputs, expected: Any, *, gradients: bool = False) -> SharedOutputs:
