@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import layermerge as lm
 import zoo
 from agreement import call, worst
 from gated import Gated, GatedNetwork, gated_input
 from layermerge.tracing.structure import SubgraphStep
-from zoo_registry import random_tensor
+from zoo_registry import conv, random_tensor
 
 INPUTS = gated_input().double()
 
@@ -85,6 +86,35 @@ def test_a_branch_that_others_read_cannot_go() -> None:
 
     menu = lm.plan(lm.trace(Tapped(), random_tensor(2, 8, 8, 8)))
     assert all(one.kept or len(one.layers) == 1 for one in menu.candidates if one.layers[0] == "expand")
+
+
+class Split(nn.Module):
+    """A conv, then a branch whose first conv reads half of the channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.part, self.join, self.after = conv(3, 8), conv(4, 4), conv(8, 8, 1), conv(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.before(x))
+        left, right = x.chunk(2, 1)
+        left = self.part(left)
+        x = x + self.join(F.relu(torch.cat((left, left + right), 1)))
+        return self.after(F.relu(x))  # type: ignore[no-any-return]
+
+
+def test_a_branch_that_begins_with_a_part_of_its_map() -> None:
+    torch.manual_seed(0)
+    model, x = Split().double().eval(), random_tensor(2, 3, 9, 9).double()
+    traced = lm.trace(model, x)
+    menu = lm.plan(traced)
+    (whole,) = [one for one in menu.candidates if one.layers == ("part", "join")]
+    assert not whole.kept
+    rewritten = lm.rewrite(traced, [whole])
+    with torch.no_grad():
+        expected = model.after(F.relu(model.before(x)).relu())
+        assert worst(expected, call(rewritten, x)) <= 1e-12
+        assert worst(expected, call(lm.merge(rewritten), x)) <= 1e-10
 
 
 @pytest.mark.parametrize("name", ["inverted", "time_shifted_block", "pre_activation"])

@@ -164,9 +164,12 @@ def capture(model: nn.Module, inputs: Inputs) -> Capture:
         with located(
             model, "the model cannot be copied", "remove attributes and hooks that hold open files, locks or generators"
         ):
-            copied = twin(model).eval()
-        with located(copied, "the model does not run on the example inputs", "check their number and shapes"):
-            train_only = _train_only_modules(copied, inputs.cloned())
+            tried, copied = twin(model).eval(), twin(model)
+        with located(tried, "the model does not run on the example inputs", "check their number and shapes"):
+            train_only = _train_only_modules(tried, inputs.cloned())
+        # On their way to train mode, models let go of what they keep from one call in eval mode to the next: it would be a
+        # constant of the graph. For the same reason it is another copy that was tried.
+        copied.train().eval()
         for name in train_only:
             copied.set_submodule(name, _Marker())
         free = inputs.resized(max(2, inputs.batch)).cloned()

@@ -240,6 +240,7 @@ class _Finder:
             bypass,
             residual.add.name,
             self._why_unfusable(body, bypass),
+            residual.fork.meta["shape"][1],
         )
         return BlockStep(index)
 
