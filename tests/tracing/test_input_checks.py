@@ -87,17 +87,12 @@ def test_every_form_refuses(form: str, merged: bool) -> None:
             torch.zeros(3, 16, 16),
             r"^input 'x' has 3 dimensions, but the network was traced with 4; give a batch of 3x16x16$",
         ),
-        ([[1.0]], r"^input 'x_0_0' is a float, but the network was traced with a tensor$|structure|spec"),
+        ([1.0], r"^input 'x' is a list, but the network was traced with a tensor$"),
     ],
 )
 def test_other_shapes(x: Any, message: str) -> None:
-    with pytest.raises((InputError, ValueError), match=message):
+    with pytest.raises(InputError, match=message):
         zoo.traced("functional_relu").module(x)
-
-
-def test_what_is_no_tensor() -> None:
-    with pytest.raises(InputError, match=r"^input 'x' is a float, but the network was traced with a tensor$"):
-        zoo.traced("functional_relu").module(1.0)
 
 
 def test_keyword_and_nested_inputs() -> None:
@@ -105,9 +100,9 @@ def test_keyword_and_nested_inputs() -> None:
     good = zoo.ZOO["inputs_by_name"].inputs(3)
     named(**good)
     with pytest.raises(
-        InputError, match=r"^input 'depth' is 1x8x8 but the network was traced with 1x16x16; trace it with "
+        InputError, match=r"^input 'depth' is 2x8x8 but the network was traced with 2x16x16; trace it with "
     ):
-        named(**{**good, "depth": torch.zeros(3, 1, 8, 8)})
+        named(**{**good, "depth": torch.zeros(3, 2, 8, 8)})
     nested = zoo.traced("nested_inputs").module
     given = zoo.ZOO["nested_inputs"].inputs(2)
     given["batch"]["image"] = torch.zeros(2, 3, 20, 20)
