@@ -19,6 +19,7 @@ import free_sizes
 import layermerge as lm
 import zoo
 from layermerge.errors import ArtifactError, InputError
+from layermerge.tracing.trace import Trace
 from zoo_registry import conv, random_tensor
 
 cloudpickle = pytest.importorskip("cloudpickle")
@@ -53,13 +54,19 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+STAGES: dict[str, Callable[[Trace], Any]] = {
+    "traced": lambda trace: trace.module,
+    "rewritten": lambda trace: lm.rewrite(trace, []),
+    "merged": lambda trace: lm.merge(lm.rewrite(trace, [])),
+}
+
+
 @pytest.mark.parametrize("name", ["averaged", "resized", "same padding"])
-@pytest.mark.parametrize("stage", ["traced", "rewritten", "merged"])
+@pytest.mark.parametrize("stage", STAGES)
 def test_sizes_that_the_graph_has_baked_in_are_refused(name: str, stage: str) -> None:
     """The three that computed nonsense: a hand-made mean was 26 % off, a map came back at the traced size, another shape."""
     trace = lm.trace(free_sizes.build(name), free_sizes.image())
-    stages = {"traced": lambda: trace.module, "rewritten": lambda: lm.rewrite(trace, [])}
-    net = stages.get(stage, lambda: lm.merge(lm.rewrite(trace, [])))()
+    net = STAGES[stage](trace)
     with pytest.raises(InputError, match=OTHER_SIZE):
         net(free_sizes.image(20, 20))
     assert net(free_sizes.image(batch=5)) is not None
