@@ -14,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+import free_sizes
 import layermerge as lm
 import real_networks
 import zoo
@@ -53,6 +54,21 @@ def network(name: str, seed: int, form: str, **options: bool) -> Any:
     traced = zoo.traced(name)
     net = lm.rewrite(traced, random_solution(lm.plan(traced), random.Random(seed)), **options).eval()
     return lm.merge(net) if form == "merged" else net
+
+
+@pytest.mark.parametrize("form", ["rewritten", "merged"])
+def test_a_network_of_free_size_comes_back_so(tmp_path: Path, form: str) -> None:
+    traced = lm.trace(free_sizes.build("pyramid"), free_sizes.image(), free_size=True)
+    net = lm.rewrite(traced, random_solution(lm.plan(traced), random.Random(4))).eval()
+    saved = lm.merge(net) if form == "merged" else net
+    lm.save(tmp_path, saved)
+    assert json.loads((tmp_path / "plan.json").read_text())["free_size"] is True
+    loaded = lm.load(tmp_path, other_weights(free_sizes.build("pyramid")))
+    assert loaded.free_size
+    assert same_outputs(saved, loaded, free_sizes.image(21, 13))
+    # A network of the same structure, but of fixed size, is another one.
+    lm.save(tmp_path, lm.rewrite(lm.trace(free_sizes.build("pyramid"), free_sizes.image()), []))
+    assert not lm.load(tmp_path, free_sizes.build("pyramid")).free_size
 
 
 def contents(directory: Path) -> dict[str, bytes]:

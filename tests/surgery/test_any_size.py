@@ -59,9 +59,9 @@ def test_a_branch_is_cut_out_at_the_traced_size() -> None:
     trace = traced("gated")
     (branch,) = branches_of(trace)
     assert branch.shapes == ((4, 16, 16),)
-    cut = branch_maker(trace, lambda: lm.merge(lm.rewrite(trace, [])))(branch)
+    cut: Any = branch_maker(trace, lambda: lm.merge(lm.rewrite(trace, [])))(branch)
     (x,) = branch.inputs(2).args
-    network = trace.module
+    network: Any = trace.module
     with torch.no_grad():
         inside = cut.before(x)
         y = torch.relu(network.first(inside))

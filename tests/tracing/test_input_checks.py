@@ -19,6 +19,7 @@ import free_sizes
 import layermerge as lm
 import zoo
 from layermerge.errors import ArtifactError, InputError
+from layermerge.tracing.trace import Trace
 from zoo_registry import conv, random_tensor
 
 cloudpickle = pytest.importorskip("cloudpickle")
@@ -53,13 +54,19 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+STAGES: dict[str, Callable[[Trace], Any]] = {
+    "traced": lambda trace: trace.module,
+    "rewritten": lambda trace: lm.rewrite(trace, []),
+    "merged": lambda trace: lm.merge(lm.rewrite(trace, [])),
+}
+
+
 @pytest.mark.parametrize("name", ["averaged", "resized", "same padding"])
-@pytest.mark.parametrize("stage", ["traced", "rewritten", "merged"])
+@pytest.mark.parametrize("stage", STAGES)
 def test_sizes_that_the_graph_has_baked_in_are_refused(name: str, stage: str) -> None:
     """The three that computed nonsense: a hand-made mean was 26 % off, a map came back at the traced size, another shape."""
     trace = lm.trace(free_sizes.build(name), free_sizes.image())
-    stages = {"traced": lambda: trace.module, "rewritten": lambda: lm.rewrite(trace, [])}
-    net = stages.get(stage, lambda: lm.merge(lm.rewrite(trace, [])))()
+    net = STAGES[stage](trace)
     with pytest.raises(InputError, match=OTHER_SIZE):
         net(free_sizes.image(20, 20))
     assert net(free_sizes.image(batch=5)) is not None
@@ -87,17 +94,12 @@ def test_every_form_refuses(form: str, merged: bool) -> None:
             torch.zeros(3, 16, 16),
             r"^input 'x' has 3 dimensions, but the network was traced with 4; give a batch of 3x16x16$",
         ),
-        ([[1.0]], r"^input 'x_0_0' is a float, but the network was traced with a tensor$|structure|spec"),
+        ([1.0], r"^input 'x' is a list, but the network was traced with a tensor$"),
     ],
 )
 def test_other_shapes(x: Any, message: str) -> None:
-    with pytest.raises((InputError, ValueError), match=message):
+    with pytest.raises(InputError, match=message):
         zoo.traced("functional_relu").module(x)
-
-
-def test_what_is_no_tensor() -> None:
-    with pytest.raises(InputError, match=r"^input 'x' is a float, but the network was traced with a tensor$"):
-        zoo.traced("functional_relu").module(1.0)
 
 
 def test_keyword_and_nested_inputs() -> None:
@@ -105,9 +107,9 @@ def test_keyword_and_nested_inputs() -> None:
     good = zoo.ZOO["inputs_by_name"].inputs(3)
     named(**good)
     with pytest.raises(
-        InputError, match=r"^input 'depth' is 1x8x8 but the network was traced with 1x16x16; trace it with "
+        InputError, match=r"^input 'depth' is 2x8x8 but the network was traced with 2x16x16; trace it with "
     ):
-        named(**{**good, "depth": torch.zeros(3, 1, 8, 8)})
+        named(**{**good, "depth": torch.zeros(3, 2, 8, 8)})
     nested = zoo.traced("nested_inputs").module
     given = zoo.ZOO["nested_inputs"].inputs(2)
     given["batch"]["image"] = torch.zeros(2, 3, 20, 20)

@@ -79,7 +79,7 @@ class FormulaWriter:
             return int(formula) if formula.is_integer else float(formula)
         parts = [self.write(part) for part in formula.args]
         try:
-            return _run_sympy_handler(_Arithmetic, parts, formula)
+            return _run_sympy_handler(_Arithmetic, parts, formula)  # type: ignore[no-untyped-call]
         except Exception as error:  # whatever sympy makes of a proxy
             raise TraceError(
                 f"free_size: a size is computed as {str(formula)[:80]}, which cannot be written into a graph; "
