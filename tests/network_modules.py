@@ -166,7 +166,7 @@ class SeriesParallel(nn.Module):
             case Pad(sides):
                 return by_hand(x, sides)
             case Shift(name):
-                return x + getattr(self, name)(time)[:, :, None, None]
+                return torch.add(x, getattr(self, name)(time)[:, :, None, None])
             case Barrier(kind):
                 return _BARRIERS[kind](x)
             case Gate(path):
@@ -181,7 +181,10 @@ class SeriesParallel(nn.Module):
 def _make_unlike_its_defaults(module: nn.Module) -> None:
     """Norms that are not the identity: otherwise one that is lost, or stands in the wrong place, would not show."""
     with torch.no_grad():
-        if isinstance(module, (nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm2d)) and module.weight is not None:
+        if (
+            isinstance(module, (nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm2d))
+            and module.weight is not None
+        ):
             module.weight.uniform_(0.5, 1.5)
             module.bias.normal_(0.0, 0.3)
         if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None:

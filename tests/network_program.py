@@ -158,13 +158,14 @@ def _stat_norm(norm: StatNorm, x: Tensor, tensors: Tensors) -> Tensor:
 
 
 def _arithmetic(operator: str, x: Tensor, value: Tensor) -> Tensor:
+    one, none = torch.ones_like(value), torch.zeros_like(value)
     scale, shift = {
-        "mul": (value, 0.0),
-        "div": (1 / value, 0.0),
-        "add": (1.0, value),
-        "sub": (1.0, -value),
-        "rsub": (-1.0, value),
-        "neg": (-1.0, 0.0),
+        "mul": (value, none),
+        "div": (1 / value, none),
+        "add": (one, value),
+        "sub": (one, -value),
+        "rsub": (-one, value),
+        "neg": (-one, none),
     }[operator]
     return x * scale + shift
 

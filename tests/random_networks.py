@@ -96,7 +96,8 @@ class _Drawing:
                 return self._odd(shape)
             case "padded":
                 top, right = self.rng.randint(0, 1), self.rng.randint(0, 2)
-                parts = (Pad((top, 1, 0, right)), self._norm(shape[0]), *self._unit(shape, shape[0]))
+                lead: Path = (Pad((top, 1, 0, right)), self._norm(shape[0]))
+                parts = (*lead, *self._unit(_after(lead, shape), shape[0]))
                 return parts, _after(parts, shape)
             case _:
                 unit = self._unit(shape, self._channels(shape[0]))
@@ -154,14 +155,14 @@ class _Drawing:
         shape = _after((*before, conv), shape)
         if self._likely(0.5):
             behind.append(self._norm(outs))
-        for share, draw in (
-            (0.08, lambda: self._norm(outs)),
-            (0.1, self._number),
-            (0.07, lambda: Shift(self._name("shift"), outs)),
-            (0.1, lambda: self._stat_norm(shape)),
-        ):
-            if self._likely(share):
-                behind.append(draw())
+        if self._likely(0.08):
+            behind.append(self._norm(outs))
+        if self._likely(0.1):
+            behind.append(self._number())
+        if self._likely(0.07):
+            behind.append(Shift(self._name("shift"), outs))
+        if self._likely(0.1):
+            behind.append(self._stat_norm(shape))
         if self._likely(0.6):
             behind.append(self._activation(outs))
         if self._likely(0.12):
