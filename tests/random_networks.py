@@ -54,7 +54,7 @@ class _Drawing:
         self.shared: list[str] = []
 
     def _likely(self, share: float) -> bool:
-        return self.rng.random() >= 1 - share  # shrinks towards no
+        return self.rng.randint(0, 99) >= 100 - round(100 * share)  # shrinks towards no
 
     def _one(self, choices: Sequence[_T]) -> _T:
         return self.rng.choice(choices)
