@@ -4,52 +4,25 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import given, note
 from hypothesis import strategies as st
-from torch import Tensor, nn
 
 import layermerge as lm
 from agreement import worst
 from layermerge.surgery.rewrite import RewrittenModule
-from layermerge.tracing.trace import Trace
-from network_modules import SeriesParallel, inputs_of
-from network_parts import Network
 from random_networks import random_network
-from rewrite_oracle import Range, expected
 from solutions import random_solution, untouched_solution
-
-EXACT = 1e-10
+from traced_networks import EXACT, TracedNetwork
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths"),
     # A shift whose activation bends all of it away, or a conv whose gate is dropped.
     pytest.mark.filterwarnings("ignore:not part of the traced network"),
 ]
-
-
-class Subject:
-    """A random network in float64, traced and planned, and what it computes in eval mode."""
-
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self.model = SeriesParallel(network).double().eval()
-        self.inputs = inputs_of(network)
-        self.tensors = self.model.state_dict()
-        self.outputs = self.of(self.model)
-        self.trace: Trace = lm.trace(self.model, self.inputs)
-        self.menu = lm.plan(self.trace)
-
-    def of(self, module: nn.Module) -> list[Tensor]:
-        with torch.no_grad():
-            return list(module(*self.inputs))
-
-    def by_hand(self, chosen: Sequence[lm.Candidate], *, add_activation: bool) -> list[Tensor]:
-        ranges = [Range(frozenset(one.layers), frozenset(one.kept)) for one in chosen]
-        return expected(self.network, ranges, add_activation=add_activation).run(self.tensors, *self.inputs)
 
 
 def candidate_sets(menu: lm.Plan, rng: random.Random) -> Iterator[tuple[lm.Candidate, ...]]:
@@ -59,7 +32,7 @@ def candidate_sets(menu: lm.Plan, rng: random.Random) -> Iterator[tuple[lm.Candi
     yield from ((candidate,) for candidate in menu.candidates if candidate.free)
 
 
-def assert_trains_as_before(subject: Subject, rewritten: RewrittenModule) -> None:
+def assert_trains_as_before(subject: TracedNetwork, rewritten: RewrittenModule) -> None:
     """Outputs, gradients of all parameters and statistics of a step in train mode."""
     model = copy.deepcopy(subject.model)
     outputs = []
@@ -81,18 +54,10 @@ def assert_trains_as_before(subject: Subject, rewritten: RewrittenModule) -> Non
 def test_random_networks_are_rewritten_as_by_hand_and_merged_exactly(rng: random.Random) -> None:
     network = random_network(rng)
     note(str(network))
-    subject = Subject(network)
+    subject = TracedNetwork(network)
     assert worst(subject.outputs, subject.by_hand((), add_activation=True)) <= EXACT, "the oracle reads it wrongly"
     assert worst(subject.outputs, subject.of(subject.trace.module)) <= EXACT
     for chosen in candidate_sets(subject.menu, rng):
         note(str([(candidate.key, candidate.kept) for candidate in chosen]))
-        add_activation = rng.randint(0, 3) > 0
-        rewritten = lm.rewrite(subject.trace, chosen, add_activation=add_activation).eval()
-        outputs = subject.of(rewritten)
-        assert worst(subject.by_hand(chosen, add_activation=add_activation), outputs) <= EXACT
-        assert worst(outputs, subject.of(lm.merge(rewritten))) <= EXACT
-        if not any(candidate.changes for candidate in chosen):
-            assert worst(subject.outputs, outputs) <= EXACT
-    untouched = lm.rewrite(subject.trace, untouched_solution(subject.menu)).eval()
-    assert worst(subject.outputs, subject.of(untouched)) <= EXACT
-    assert_trains_as_before(subject, untouched)
+        subject.assert_exact(chosen, add_activation=rng.randint(0, 3) > 0)
+    assert_trains_as_before(subject, subject.assert_exact(untouched_solution(subject.menu)))

@@ -205,7 +205,6 @@ class _Surgeon:
         readers = [user for user in behind.users if user is not norm]
         behind.append(norm)
         norm.replace_input_with(source, behind)
-        norm.meta["shape"] = behind.meta["shape"]
         for reader in readers:
             reader.replace_input_with(behind, norm)
 

@@ -24,6 +24,7 @@ from layermerge.tracing.finder import conv_spec
 from layermerge.tracing.lift import LiftedModule
 from layermerge.tracing.modes import evaluating
 from layermerge.tracing.operators import Role, Shape
+from layermerge.tracing.structure import main_input
 from layermerge.tracing.verify import relative_difference
 
 _EXACT = 1e-10
@@ -34,17 +35,18 @@ def require_sound(module: LiftedModule, traced: LiftedModule, regions: Sequence[
     """Refuses a graph whose regions are not single convs in the place that they had."""
     order = {node: place for place, node in enumerate(module.graph.nodes)}
     writes = [(order[node], written) for node in order for written in _written(node)]
+    changed: dict[fx.Node, Reading] = {}
     for number, region in enumerate(regions):
         site = find_site(module.graph, number)
         _require_one_piece(site, region)
         if region.candidate.untouched:
             continue
-        _require_size(module, site, region)
+        changed.update(dict.fromkeys(site.members, region))
         first, last = order[site.members[0]], order[site.end]
         touched = {site.source, *site.members}
         if any(first < place < last and written in touched for place, written in writes):
             raise _broken(region, "a map that it reads or computes is written to in place while it is computed")
-    _require_traced_shapes(module.graph, traced.graph, {region.moved for region in regions})
+    _require_traced_shapes(module, traced, changed)
 
 
 def require_unchanged(module: LiftedModule, traced: LiftedModule, inputs: Inputs) -> None:
@@ -71,31 +73,43 @@ def _require_one_piece(site: Site, region: Reading) -> None:
     for node in site.members[:-1]:
         if not node.users or not inside.issuperset(node.users):
             raise _broken(region, f"'{node.name}' inside it is read from outside, or not at all")
-    if not site.end.users or not inside.isdisjoint(site.end.users):
-        raise _broken(region, f"'{site.end.name}' is not its last node")
 
 
-def _require_size(module: LiftedModule, site: Site, region: Reading) -> None:
-    """Follows height and width through the region, as its nodes are now, and compares with what was traced at its end."""
-    sizes = {site.source: site.source.meta["shape"]}
-    if None in sizes[site.source][1:]:
-        return
-    for node in site.members:
-        given = [sizes[arg] for arg in node.all_input_nodes if arg in sizes]
-        if len(set(given)) != 1:
-            raise _broken(region, f"maps of different sizes meet in '{node.name}'")
-        sizes[node] = _size_behind(module, node, given[0])
-        if node.meta["role"] is Role.CONV and sizes[node] is None:
-            raise _broken(region, f"'{node.target}' still pads a map inside it")
-    if sizes[site.end] != site.end.meta["shape"]:
-        found, wanted = (_text(shape) for shape in (sizes[site.end], site.end.meta["shape"]))
-        raise _broken(region, f"it would yield a map of {found} instead of {wanted}")
+def _require_traced_shapes(module: LiftedModule, traced: LiftedModule, changed: dict[fx.Node, Reading]) -> None:
+    """Follows shapes through what has changed, as the nodes are now: whatever has not must read what it was traced with."""
+    before = {node.name: node for node in traced.graph.nodes}
+    moved = {region.moved for region in changed.values()}
+    shapes: dict[fx.Node, Shape | None] = {}
+    for node in module.graph.nodes:
+        given = [shapes[one] for one in _read(node)]
+        if region := changed.get(node):
+            if node.meta["role"] is Role.ADD and len(set(given)) > 1:
+                raise _broken(region, f"maps of different shapes meet in '{node.name}'")
+            shapes[node] = _shape_behind(module, node, shapes[main_input(node)], region)
+        elif node.name in moved or node.name not in before:
+            shapes[node] = given[0]
+        else:
+            shapes[node] = node.meta.get("shape")
+            wanted = [one.meta.get("shape") for one in _read(before[node.name])]
+            if given != wanted:
+                raise SurgeryError(
+                    f"the candidates cannot be applied together: '{node.name}' would read maps of shapes {given} instead "
+                    f"of {wanted}; choose others, and report it"
+                )
 
 
-def _size_behind(module: LiftedModule, node: fx.Node, shape: Shape) -> Shape | None:
+def _read(node: fx.Node) -> list[fx.Node]:
+    """What a call reads, argument by argument."""
+    leaves = pytree.tree_leaves((node.args, dict(node.kwargs)))
+    return [leaf for leaf in leaves if isinstance(leaf, fx.Node)]
+
+
+def _shape_behind(module: LiftedModule, node: fx.Node, shape: Shape | None, region: Reading) -> Shape | None:
+    """What the node makes of a map of this shape; where sizes are free, what it made of it before."""
+    assert shape is not None
     batch, channels, height, width = shape
-    assert height is not None
-    assert width is not None
+    if height is None or width is None:
+        return node.meta["shape"]  # type: ignore[no-any-return]
     how: Any = node.args[-1]
     if node.meta["operator"] == "pad":
         left, right, top, bottom = how
@@ -108,30 +122,9 @@ def _size_behind(module: LiftedModule, node: fx.Node, shape: Shape) -> Shape | N
     conv = module.get_submodule(str(node.target))
     assert isinstance(conv, nn.Conv2d)
     spec = conv_spec(conv)
-    return None if any(spec.padding) else (batch, spec.out_channels, *spec.output_size(height, width))
-
-
-def _text(shape: Shape | None) -> str:
-    return "x".join(map(str, shape[1:])) if shape else "no size"
-
-
-def _require_traced_shapes(graph: fx.Graph, traced: fx.Graph, moved: set[str | None]) -> None:
-    """What stands outside regions reads what it read, as far as shapes tell."""
-    before = {node.name: node for node in traced.nodes}
-    for node in graph.nodes:
-        if "region" in node.meta or node.name in moved or node.name not in before:
-            continue
-        given, wanted = (_shapes(one) for one in (node, before[node.name]))
-        if given != wanted:
-            raise SurgeryError(
-                f"the candidates cannot be applied together: '{node.name}' would read maps of shapes {given} instead of "
-                f"{wanted}; report it"
-            )
-
-
-def _shapes(node: fx.Node) -> list[Shape | None]:
-    leaves = pytree.tree_leaves((node.args, dict(node.kwargs)))
-    return [leaf.meta.get("shape") for leaf in leaves if isinstance(leaf, fx.Node)]
+    if any(spec.padding):
+        raise _broken(region, f"'{node.target}' still pads a map inside it")
+    return batch, spec.out_channels, *spec.output_size(height, width)
 
 
 def _written(node: fx.Node) -> Iterator[fx.Node]:
