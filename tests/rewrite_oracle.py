@@ -93,9 +93,9 @@ def _is_chain(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class _Region:
-    """A range that lost an activation: the number of its result."""
+    """A range that lost an activation: its place among the ranges, and the number of its result."""
 
-    first: int
+    place: int
     end: int
     lost: Activation
 
@@ -117,7 +117,7 @@ class _Rewriting:
         last = self._along(self.network.path, 0)
         self.result.outputs.insert(0, last)
         if add_activation:
-            for region in sorted(self.regions, key=lambda one: one.first):
+            for region in sorted(self.regions, key=lambda one: one.place):
                 self._bring_back(region)
         return self.result
 
@@ -242,22 +242,9 @@ class _Rewriting:
         x, lost = self._straight(parts, self._padded(sides, x))
         for norm in norms[-1:]:
             x = self.result.emit(norm, x)
-        outs = [conv for conv in convs(parts) if conv.name in one.keeps]
-        if lost and lost.channels in (1, self._channels(parts, outs[0].ins)):
-            self.regions.append(_Region(self._order(one), x, lost))
+        if lost and lost.channels in (1, _channels_behind(parts)):
+            self.regions.append(_Region(self.ranges.index(one), x, lost))
         return x
-
-    def _order(self, one: Range) -> int:
-        return self.ranges.index(one)
-
-    def _channels(self, parts: Path, ins: int) -> int:
-        for part in parts:
-            block = block_of(part) if isinstance(part, Sum) else None
-            if isinstance(part, Conv):
-                ins = part.outs
-            elif block:
-                ins = self._channels(block.body, ins)
-        return ins
 
     def _padded(self, sides: Sides, x: int) -> int:
         return x if sides == NO_SIDES else self.result.emit(Padded(sides), x)
@@ -327,6 +314,17 @@ class _Rewriting:
             top, bottom, left, right = (max(pair) for pair in zip(own, other, strict=True))
             return (top, bottom, left, right), steps
         return NO_SIDES, (1, 1)
+
+
+def _channels_behind(parts: Path) -> int:
+    """Of what the last conv yields: a removed one has as many behind it as before it."""
+    last = next(part for part in reversed(parts) if convs((part,)))
+    if isinstance(last, Conv):
+        return last.outs
+    assert isinstance(last, Sum)
+    block = block_of(last)
+    assert block is not None
+    return _channels_behind(block.body)
 
 
 def _lead(body: Path) -> Part | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 import torch
@@ -14,15 +15,13 @@ from hypothesis import strategies as st
 import layermerge as lm
 from agreement import worst
 from layermerge.surgery.rewrite import RewrittenModule
+from network_modules import FUNCTIONS, MODULES
+from network_parts import Activation, Conv, Part, every_part
 from random_networks import random_network
 from solutions import random_solution, untouched_solution
 from traced_networks import EXACT, TracedNetwork
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths"),
-    # A shift whose activation bends all of it away, or a conv whose gate is dropped.
-    pytest.mark.filterwarnings("ignore:not part of the traced network"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 
 
 def candidate_sets(menu: lm.Plan, rng: random.Random) -> Iterator[tuple[lm.Candidate, ...]]:
@@ -61,3 +60,15 @@ def test_random_networks_are_rewritten_as_by_hand_and_merged_exactly(rng: random
         note(str([(candidate.key, candidate.kept) for candidate in chosen]))
         subject.assert_exact(chosen, add_activation=rng.randint(0, 3) > 0)
     assert_trains_as_before(subject, subject.assert_exact(untouched_solution(subject.menu)))
+
+
+def test_every_kind_of_part_is_drawn() -> None:
+    drawn = [part for seed in range(200) for part in every_part(random_network(random.Random(seed)).path)]
+    assert {type(part) for part in drawn} == set(get_args(Part))
+    assert {part.kind for part in drawn if isinstance(part, Activation)} == {*MODULES, *FUNCTIONS}
+    convs = [part for part in drawn if isinstance(part, Conv)]
+    assert any(conv.stride != (1, 1) for conv in convs)
+    assert any(conv.dilation != (1, 1) for conv in convs)
+    assert any(1 < conv.groups < conv.ins for conv in convs)
+    assert any(conv.own == "same" for conv in convs)
+    assert any(conv.padding[0] != conv.padding[1] for conv in convs)

@@ -13,7 +13,7 @@ import layermerge as lm
 from layermerge.errors import SurgeryError
 from layermerge.planning import knapsack, plan, reading
 from layermerge.surgery import rewrite as rewriting
-from layermerge.surgery.edits import Crop, Edit, Join, MoveNorm, Pad, StopPadding
+from layermerge.surgery.edits import Crop, Edit, Join, MoveNorm, Pad, StopPadding, edits
 from layermerge.tracing.operators import Role
 from layermerge.tracing.trace import Trace
 from zoo_blocks import Basic
@@ -23,24 +23,23 @@ Change = Callable[[list[Edit]], list[Edit]]
 
 
 def without(kind: type[Edit]) -> Change:
-    return lambda edits: [edit for edit in edits if not isinstance(edit, kind)]
+    return lambda listed: [edit for edit in listed if not isinstance(edit, kind)]
 
 
-def without_one_pixel(edits: list[Edit]) -> list[Edit]:
-    return [replace(edit, sides=(1, *edit.sides[1:])) if isinstance(edit, Pad) else edit for edit in edits]
+def without_one_pixel(listed: list[Edit]) -> list[Edit]:
+    return [replace(edit, sides=(1, *edit.sides[1:])) if isinstance(edit, Pad) else edit for edit in listed]
 
 
-def without_the_last_node(edits: list[Edit]) -> list[Edit]:
-    return [replace(edit, nodes=edit.nodes[:-1]) if isinstance(edit, Join) else edit for edit in edits]
+def without_the_last_node(listed: list[Edit]) -> list[Edit]:
+    return [replace(edit, nodes=edit.nodes[:-1]) if isinstance(edit, Join) else edit for edit in listed]
 
 
-def all_in_one_region(edits: list[Edit]) -> list[Edit]:
-    return [replace(edit, region=0) if isinstance(edit, Join) else edit for edit in edits]
+def all_in_one_region(listed: list[Edit]) -> list[Edit]:
+    return [replace(edit, region=0) if isinstance(edit, Join) else edit for edit in listed]
 
 
 def edit_otherwise(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
-    right = rewriting.edits
-    monkeypatch.setattr(rewriting, "edits", lambda *given, **how: iter(change(list(right(*given, **how)))))
+    monkeypatch.setattr(rewriting, "edits", lambda *given, **how: iter(change(list(edits(*given, **how)))))
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +111,7 @@ def test_a_write_between_a_range_and_its_padding_is_refused() -> None:
     written_between(traced)
     menu = lm.plan(traced)
     lm.rewrite(traced, [menu["0-1:3x3g1"], menu["1-2:identity"]])
-    with pytest.raises(SurgeryError, match="candidate 1-3:5x5g1 cannot be applied here: .* is written to in place"):
+    with pytest.raises(SurgeryError, match=r"candidate 1-3:5x5g1 cannot be applied here: .* is written to in place"):
         lm.rewrite(traced, [menu["1-3:5x5g1"]])
 
 
