@@ -31,7 +31,7 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 FIXED = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("test", FIXED, max_examples=60)
-settings.register_profile("sweep", FIXED, max_examples=300)
+settings.register_profile("sweep", FIXED, max_examples=1000)
 settings.load_profile("test")
 
 

@@ -52,10 +52,12 @@ class Flow:
         """Where an activation belongs behind a range that lost one; None where none is needed.
 
         It is needed where some way from the range's end reaches a conv before any activation, so never at the network's
-        output. It stands behind the residual add, if that alone reads the range. `activated` are the nodes that have
-        been given one already.
+        output. It stands behind the residual add, if that alone reads the range, or what drops a part of it in training.
+        `activated` are the nodes that have been given one already.
         """
         readers = self.readers(end)
+        while len(readers) == 1 and self.structure.operations[readers[0]].role is Role.DROPOUT:
+            readers = self.readers(readers[0])
         adds = len(readers) == 1 and self.structure.operations[readers[0]].role is Role.ADD
         place = readers[0] if adds else end
         return place if self._meets_a_conv(place, activated) else None

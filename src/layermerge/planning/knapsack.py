@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from layermerge.conv import ConvSpec, compose, parallel
 from layermerge.planning.ranges import PathWalk
-from layermerge.planning.rules import Rules, in_series, side_by_side
+from layermerge.planning.rules import Rules, emptied, in_series, side_by_side
 from layermerge.tracing.operators import Role
 from layermerge.tracing.structure import BlockStep, ConvStep, DataPath, OpStep, Structure
 
@@ -84,6 +84,13 @@ class Knapsack:
                 else:
                     self._offer(extended, (merged, True), choice.plus(addition))
         return extended or Refusal(refusal)
+
+    @staticmethod
+    def offers(options: Options) -> Options | Refusal:
+        """With which of the geometries a range may end that need not go further."""
+        refusals = {state: emptied(state[0]) for state in options if not state[1]}
+        offers = {state: choice for state, choice in options.items() if not refusals.get(state)}
+        return offers or Refusal(next(filter(None, refusals.values())))
 
     @staticmethod
     def _offer(options: Options, state: State, choice: Choice) -> None:

@@ -226,12 +226,13 @@ class _Menu:
             if not isinstance(options, Refusal):  # a refusal holds for every longer range too
                 refusal = self._ruled_out(walk, first, position, start, end)
                 options = refusal or self.knapsack.extend(options, inner, item)
-            if isinstance(options, Refusal):
-                self.reasons.setdefault((start, end), reason or options.reason)
+            offers = options if isinstance(options, Refusal) else self.knapsack.offers(options)
+            if isinstance(offers, Refusal):
+                self.reasons.setdefault((start, end), reason or offers.reason)
             elif reason:
                 self.reasons.setdefault((start, end), reason)
             elif (start, end) not in found:
-                found[start, end] = options
+                found[start, end] = offers
                 if self.rules.free_fusions and loses_nothing(self.structure, tuple(steps)):
                     self.lossless.add((start, end))
 

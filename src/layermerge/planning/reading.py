@@ -15,6 +15,7 @@ from layermerge.planning.flow import Flow
 from layermerge.planning.plan import Candidate
 from layermerge.planning.ranges import span, why_illegal, why_no_range
 from layermerge.planning.remains import Remains
+from layermerge.planning.rules import emptied
 from layermerge.tracing.operators import Role
 from layermerge.tracing.structure import DataPath, Operation, OpStep, Structure
 
@@ -49,7 +50,7 @@ def read(structure: Structure, candidate: Candidate) -> Reading:
         return Reading(candidate, (), ConvSpec.identity(block.channels), (), None, None, None, ())
     remains = Remains.without(structure, candidate.removed)
     steps, spec = _steps(remains, candidate.start, candidate.end)
-    emptied = {name for add, body in remains.emptied_blocks().items() for name in (add, *body)}
+    bodies = {name for add, body in remains.emptied_blocks().items() for name in (add, *body)}
     removed: tuple[str, ...] = ()
     moved = lost = None
     if not candidate.untouched:
@@ -57,7 +58,7 @@ def read(structure: Structure, candidate: Candidate) -> Reading:
         removed = (*remains.stripped(steps), *norms[:-1])
         moved = norms[-1] if norms and candidate.kept else None
         lost = _lost(structure, removed, spec.out_channels) if candidate.kept else None
-    gone = frozenset((*removed, *emptied, *((moved,) if moved else ())))
+    gone = frozenset((*removed, *bodies, *((moved,) if moved else ())))
     end = [name for name in structure.nodes_of(steps) if name not in gone][-1] if candidate.kept else None
     follow = () if end is None else _follow(Flow(structure, gone), end, moved, lost)
     return Reading(candidate, steps, spec, removed, moved, lost, end, follow)
@@ -87,6 +88,8 @@ def _steps(remains: Remains, start: int, end: int) -> tuple[DataPath, ConvSpec]:
             except PlanError as error:
                 refusal = str(error)
             else:
+                refusal = None if remains.any_kept(steps) else emptied(spec)
+            if refusal is None:
                 return (*steps, *_foldable_tail(path[last + 1 :])), spec
     raise PlanError(refusal or why_no_range(structure, start, end))
 

@@ -28,12 +28,13 @@ class Remains:
     def without(structure: Structure, removed: Iterable[int]) -> Remains:
         return Remains(structure, frozenset(range(len(structure.layers))).difference(removed))
 
-    def _any_kept(self, path: DataPath) -> bool:
+    def any_kept(self, path: DataPath) -> bool:
+        """Whether a conv of the path stays."""
         return any(index in self.kept for index in self.structure.layers_of(path))
 
     def is_emptied(self, block: Block) -> bool:
         """Whether no conv of the body stays: then the block is its shortcut, x and not 2x."""
-        return not self._any_kept(block.body)
+        return not self.any_kept(block.body)
 
     def branches(self, block: Block) -> list[DataPath]:
         """What is left of a block: both branches, or the shortcut alone."""
@@ -80,7 +81,7 @@ class Remains:
                 continue
             assert not isinstance(step, SubgraphStep), _KEPT_SUBGRAPH
             added = self._item_spec(step)
-            if not self._any_kept((step,)):
+            if not self.any_kept((step,)):
                 continue
             if any_kept and (reason := in_series(spec, added)):
                 raise PlanError(reason)

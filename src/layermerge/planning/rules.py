@@ -116,6 +116,13 @@ def in_series(first: ConvSpec, second: ConvSpec) -> str | None:
     return None
 
 
+def emptied(spec: ConvSpec) -> str | None:
+    """Whether a range of which no conv is kept leaves the map that it reads as it is."""
+    if any(spec.padding):
+        return "no conv would be left to take over the zero padding inside it, so that its output would be smaller"
+    return None
+
+
 def side_by_side(body: ConvSpec, shortcut: ConvSpec) -> str | None:
     """Whether a block's body and shortcut, as one conv each, fuse into one kernel."""
     for own, other in ((body.height, shortcut.height), (body.width, shortcut.width)):

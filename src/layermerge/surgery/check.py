@@ -7,19 +7,16 @@ region's end and at the output to 1e-5, or to ten times the unmerged network's o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from collections.abc import Callable
 
-import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
-from torch.utils import _pytree as pytree
 
 from layermerge.errors import SurgeryError
 from layermerge.surgery.kernels import Kernel
-from layermerge.surgery.regions import Site, find_site
 from layermerge.surgery.rewrite import RewrittenModule
+from layermerge.surgery.running import run
+from layermerge.surgery.sites import find_site
 from layermerge.tracing.lift import LiftedModule
 from layermerge.tracing.modes import evaluating
 from layermerge.tracing.outputs import relative_difference
@@ -47,6 +44,7 @@ class Exactness:
 
     def __init__(self, module: RewrittenModule) -> None:
         self.module = module
+        self.inputs = module.surgery.inputs
         self.sites = [find_site(module.graph, number) for number in range(len(module.surgery.regions))]
         self.own: dict[int | str, Tensor] = {}
         self.rounding: dict[int | str, float] = {}
@@ -56,7 +54,7 @@ class Exactness:
         ends = {site.end: number for number, site in enumerate(self.sites)}
         last_readings = self._last_readings(ends)
         with evaluating(self.module):
-            self.own = _run(self.module, ends, wide=False)
+            self.own = run(self.module, self.inputs, ends, wide=False)
 
             def compare(number: int, expected: Tensor, held: dict[fx.Node, Tensor]) -> None:
                 self.rounding[number] = relative_difference(expected, self.own[number].to(expected.dtype))
@@ -67,7 +65,7 @@ class Exactness:
                 for node in last_readings.pop(number):
                     del held[node]
 
-            exact = _run(self.module, ends, wide=True, sites=self.sites, at_end=compare)
+            exact = run(self.module, self.inputs, ends, wide=True, sites=self.sites, at_end=compare)
         for key, value in exact.items():
             self.rounding[key] = relative_difference(value, self.own[key].to(value.dtype))
 
@@ -83,7 +81,7 @@ class Exactness:
     def compare_whole(self, merged: LiftedModule) -> None:
         """Compares the merged network, in its own dtype, with the unmerged one."""
         ends = {node: node.meta["region"] for node in merged.graph.nodes if "region" in node.meta}
-        values = _run(merged, ends, wide=False, inputs_of=self.module)
+        values = run(merged, self.inputs, ends, wide=False)
         assert values.keys() == self.own.keys(), "a region's end is gone"
         for key, value in values.items():
             bound = max(ROUNDED, _ROUNDING_FACTOR * self.rounding[key])
@@ -114,87 +112,3 @@ def _apply(kernel: Kernel, x: Tensor, shifts: dict[str, Tensor]) -> Tensor:
     for name, matrix in kernel.shifts.items():
         out = out + F.conv2d(shifts[name], matrix[:, :, None, None])
     return out
-
-
-class _Run(fx.Interpreter):
-    """Runs a graph and hands over the value at each region's end. With `wide`, all arithmetic is in float64.
-
-    Weights are widened one module at a time, so that a float64 run needs no float64 copy of the network.
-    """
-
-    def __init__(self, module: LiftedModule, ends: dict[fx.Node, int], *, wide: bool, hold: set[fx.Node]) -> None:
-        super().__init__(module)
-        self.extra_traceback = False  # it would append lines of its own to our errors
-        self.ends = ends
-        self.wide = wide
-        self.hold = hold
-        self.held: dict[fx.Node, Tensor] = {}
-        self.at_end: Callable[[int, Tensor, dict[fx.Node, Tensor]], None] = lambda *_: None
-
-    def run_node(self, n: fx.Node) -> Any:
-        value = super().run_node(n)
-        if n in self.hold:
-            self.held[n] = value
-        if n in self.ends:
-            self.at_end(self.ends[n], value, self.held)
-        return value
-
-    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        module = self.fetch_attr(target)
-        assert isinstance(module, nn.Module)
-        with _widened(module) if self.wide else nullcontext():
-            return module(*args, **kwargs)
-
-    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        value = super().get_attr(target, args, kwargs)
-        return value.double() if self.wide and isinstance(value, Tensor) and value.is_floating_point() else value
-
-
-def _run(
-    module: LiftedModule,
-    ends: dict[fx.Node, int],
-    *,
-    wide: bool,
-    sites: list[Site] | None = None,
-    at_end: Callable[[int, Tensor, dict[fx.Node, Tensor]], None] | None = None,
-    inputs_of: RewrittenModule | None = None,
-) -> dict[int | str, Tensor]:
-    """The network's outputs on its example inputs, and its values at the ends of regions unless `at_end` takes them."""
-    source = inputs_of or module
-    assert isinstance(source, RewrittenModule)
-    inputs = source.surgery.inputs.resized(1)
-    dtype = torch.float64 if wide else module.dtype
-
-    def fit(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        return leaf.to(module.device, dtype) if leaf.is_floating_point() else leaf.to(module.device)
-
-    values: dict[int | str, Tensor] = {}
-    hold = {node for site in sites or () for node in (site.source, *site.shifts.values())}
-    run = _Run(module, ends, wide=wide, hold=hold)
-    run.at_end = at_end or (lambda number, value, _held: values.__setitem__(number, value))
-    leaves = [fit(leaf) for leaf in pytree.tree_leaves((inputs.args, dict(inputs.kwargs)))]
-    output = run.run(*leaves, enable_io_processing=False)
-    for position, leaf in enumerate(pytree.tree_leaves(output)):
-        if isinstance(leaf, Tensor):
-            values[f"output {position}"] = leaf
-    return values
-
-
-@contextmanager
-def _widened(module: nn.Module) -> Iterator[None]:
-    """The module with float64 tensors, for one call."""
-    narrow: list[tuple[dict[str, Any], str, Any]] = []
-    for part in module.modules():
-        for table in (part._parameters, part._buffers):
-            for name, tensor in table.items():
-                if tensor is not None and tensor.is_floating_point() and tensor.dtype != torch.float64:
-                    narrow.append((table, name, tensor))
-                    wide = tensor.detach().double()
-                    table[name] = nn.Parameter(wide) if isinstance(tensor, nn.Parameter) else wide  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        for table, name, tensor in narrow:
-            table[name] = tensor

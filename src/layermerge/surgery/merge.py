@@ -19,8 +19,9 @@ from layermerge.errors import SurgeryError
 from layermerge.surgery.check import Exactness, require_finite
 from layermerge.surgery.concat import add_up_repeats
 from layermerge.surgery.kernels import Kernel
-from layermerge.surgery.regions import Site, find_site, merged_name, region_kernel
+from layermerge.surgery.regions import merged_name, region_kernel
 from layermerge.surgery.rewrite import RewrittenModule, Surgery
+from layermerge.surgery.sites import Site, find_site
 from layermerge.tracing.lift import LiftedModule, clone_as, drop_unused
 from layermerge.tracing.operators import Role
 

@@ -1,10 +1,6 @@
-"""Regions of a rewritten graph: where each begins and ends, and the one kernel that its modules multiply to."""
+"""Regions of a rewritten network: the one kernel that the modules of each multiply to."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-
-from torch import fx
 
 from layermerge.planning.reading import Reading
 from layermerge.planning.remains import Remains
@@ -13,34 +9,7 @@ from layermerge.surgery.kernels import Kernel
 from layermerge.surgery.rewrite import RewrittenModule
 from layermerge.tracing.constants import conv_tensors
 from layermerge.tracing.operators import Role
-from layermerge.tracing.structure import BlockStep, ConvStep, DataPath, OpStep, SubgraphStep, main_input
-
-
-@dataclass(frozen=True)
-class Site:
-    """A region in a graph: the map it reads, its nodes in order (the last is its output), and the shifts that join in it."""
-
-    source: fx.Node
-    members: tuple[fx.Node, ...]
-    shifts: dict[str, fx.Node]
-
-    @property
-    def end(self) -> fx.Node:
-        return self.members[-1]
-
-
-def find_site(graph: fx.Graph, number: int) -> Site:
-    """Where region `number` lies in the graph as it is now."""
-    members = [node for node in graph.nodes if node.meta.get("region") == number]
-    inside, read, shifts = set(members), list[fx.Node](), dict[str, fx.Node]()
-    for node in members:
-        inputs = [arg for arg in node.args if isinstance(arg, fx.Node)]
-        read += inputs if node.meta["role"] is Role.ADD else [main_input(node)]
-        if node.meta["role"] is Role.SHIFT:
-            shifts[node.name] = next(arg for arg in inputs if arg is not main_input(node))
-    outside = {node for node in read if node not in inside}
-    assert len(outside) == 1, f"a region reads {len(outside)} feature maps"
-    return Site(outside.pop(), tuple(members), shifts)
+from layermerge.tracing.structure import BlockStep, ConvStep, DataPath, OpStep, SubgraphStep
 
 
 def merged_name(module: RewrittenModule, region: Reading) -> str:

@@ -3,7 +3,7 @@
 In: a `Trace` and candidates. Out: a `RewrittenModule` in which each candidate's range computes, in many layers, exactly
 what one conv can compute: its activations gone, its removed convs gone with their norms, all its padding at its input.
 Guarantees: parameters that survive keep their names; layers that no candidate covers stay as they are; the trace is not
-changed. Scoring one candidate and applying the final solution are this same function.
+changed. Scoring one candidate and applying the final solution are this same function. The result is checked (see `wiring`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from layermerge.surgery.edits import (
     StopPadding,
     edits,
 )
+from layermerge.surgery.wiring import require_sound, require_unchanged
 from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.lift import LiftedModule, clone_as, drop_unused
 from layermerge.tracing.operators import Role
@@ -86,13 +87,25 @@ def rewrite(trace: Trace, candidates: Iterable[Candidate], *, add_activation: bo
     surgeon = _Surgeon(module)
     for edit in edits(remains, readings, add_activation=add_activation):
         surgeon.apply(edit)
-    regions = tuple(reading for reading in readings if reading.candidate.kept)
-    module.surgery = Surgery(structure, chosen, regions, remains.kept, trace.inputs, add_activation)
     module.graph.eliminate_dead_code()
     module.graph.lint()
+    regions = _living(module.graph, [reading for reading in readings if reading.candidate.kept])
+    module.surgery = Surgery(structure, chosen, regions, remains.kept, trace.inputs, add_activation)
+    require_sound(module, trace.module, regions)
     drop_unused(module)
     module.recompile()
+    if any(candidate.free for candidate in chosen) and not any(candidate.changes for candidate in chosen):
+        require_unchanged(module, trace.module, trace.inputs)
     return module
+
+
+def _living(graph: fx.Graph, regions: list[Reading]) -> tuple[Reading, ...]:
+    """The regions that anything still reads, numbered anew: a dropped branch may have been the only reader of another."""
+    members = [node for node in graph.nodes if "region" in node.meta]
+    numbers = sorted({node.meta["region"] for node in members})
+    for node in members:
+        node.meta["region"] = numbers.index(node.meta["region"])
+    return tuple(regions[number] for number in numbers)
 
 
 def _require_fit(structure: Structure, candidates: tuple[Candidate, ...]) -> None:

@@ -7,6 +7,8 @@ order) driven by the captured graph, each conv, norm, activation, dropout and li
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -35,11 +37,16 @@ class LiftedModule(fx.GraphModule):
 
     @property
     def device(self) -> torch.device:
-        return next((parameter.device for parameter in self.parameters()), torch.device("cpu"))
+        return next((tensor.device for tensor in self._tensors()), torch.device("cpu"))
 
     @property
     def dtype(self) -> torch.dtype:
-        return next((parameter.dtype for parameter in self.parameters()), torch.get_default_dtype())
+        floats = (tensor.dtype for tensor in self._tensors() if tensor.is_floating_point())
+        return next(floats, torch.get_default_dtype())
+
+    def _tensors(self) -> Iterator[Tensor]:
+        """Parameters first; a network whose convs were all removed may have buffers alone."""
+        return chain(self.parameters(), self.buffers())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LiftedModule:
         # GraphModule's own copy drops every module that the graph does not call, and with it state_dict keys.

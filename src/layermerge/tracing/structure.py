@@ -200,9 +200,13 @@ def _inner_paths(body: DataPath) -> Iterator[DataPath]:
 
 
 def main_input(node: fx.Node) -> fx.Node:
-    """The feature map that the node transforms: no constant; for a shift, the operand that has the output's shape."""
+    """The feature map that the node transforms: no constant; for a shift, the operand of more than one value a channel.
+
+    Where both have one, it is the operand of the output's shape. Sizes alone would not tell: in a rewritten graph they change.
+    """
     inputs = [arg for arg in node.args if isinstance(arg, fx.Node)]
     maps = [arg for arg in inputs if not is_constant(arg)] or inputs
-    if node.meta["role"] is Role.SHIFT and maps[0].meta["shape"] != node.meta["shape"]:
-        return maps[1]
+    if node.meta["role"] is Role.SHIFT:
+        wide = [arg for arg in maps if arg.meta["shape"][-2:] != (1, 1)]
+        maps = wide or [arg for arg in maps if arg.meta["shape"] == node.meta["shape"]]
     return maps[0]
