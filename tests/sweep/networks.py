@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 
 import real_networks
+from layermerge.errors import ModelError
 from layermerge.models import import_torchvision, load_model, random_input
 from layermerge.models.torchvision_operators import despite_missing_operators, import_library
 from sweep.choosing import chosen
 
-SIZES = (64, 96, 128, 160, 224, 320)
-"""Heights and widths that are tried in this order, where a network does not say that it takes one size only."""
+SIZES = (64, 96, 128, 160, 192, 224, 256, 320)
+"""Heights and widths that are tried in this order."""
 
 Build = Callable[[], nn.Module]
 
@@ -36,9 +37,6 @@ class Network:
     def example(self, model: nn.Module) -> Any:
         if self.inputs is not None:
             return self.inputs
-        config = getattr(model, "default_cfg", None) or {}
-        if config.get("fixed_input_size"):
-            return random_input(config["input_size"])
         return next(image for image in map(_image, SIZES) if _runs(model, image))
 
 
@@ -66,7 +64,22 @@ _ALSO_OF_TIMM = (
 
 def of_timm() -> list[Network]:
     names = dict.fromkeys((*chosen(), *_ALSO_OF_TIMM))
-    return [Network(f"timm:{name}", lambda name=name: load_model(f"timm:{name}").module) for name in names]
+    return [Network(f"timm:{name}", lambda name=name: _timm(name)) for name in names]
+
+
+def _timm(name: str) -> nn.Module:
+    """One that takes a single size is built for the smallest that it can be built for."""
+    model = load_model(f"timm:{name}").module
+    if not getattr(model, "default_cfg", {}).get("fixed_input_size"):
+        return model
+    for size in SIZES:
+        try:
+            small = load_model(f"timm:{name}?img_size={size}").module
+        except ModelError:  # of this size there is none
+            continue
+        if _runs(small, _image(size)):
+            return small
+    return model
 
 
 # -- torchvision
