@@ -12,6 +12,7 @@ import inspect
 import io
 import logging
 import operator
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
@@ -26,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from layermerge.errors import TraceError, first_line
 from layermerge.tracing.modes import modes_restored
+from layermerge.tracing.names import fresh_name, names_in, tensor_names
 from layermerge.tracing.operators import Shape, operator_name
 from layermerge.tracing.uninterrupted import uninterrupted
 
@@ -326,10 +328,8 @@ def capture(model: nn.Module, inputs: Inputs) -> Capture:
             model, "the model cannot be copied", "remove hooks and weight_norm() that keep tensors of their own"
         ):
             copied = twin(model).eval()
-        with located(model, "the model does not run on the example inputs", "check their number and shapes"):
-            model.eval()
-            model(*inputs.cloned().args, **inputs.cloned().kwargs)
-        train_only = _train_only_modules(copied, inputs.cloned())
+        with located(copied, "the model does not run on the example inputs", "check their number and shapes"):
+            train_only = _train_only_modules(copied, inputs.cloned())
         for name in train_only:
             copied.set_submodule(name, _Marker())
         free = inputs.resized(max(2, inputs.batch)).cloned()
@@ -344,14 +344,23 @@ def capture(model: nn.Module, inputs: Inputs) -> Capture:
         node.meta = {"shape": _shape(node.meta.get("val")), "owner": _owner(node)}
     _strip_guards(flat.graph)
     _make_functional(flat.graph)
-    known = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    known |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    constants = {
-        str(node.target): _attribute(flat, str(node.target))
-        for node in flat.graph.nodes
-        if node.op == "get_attr" and node.target not in known
-    }
-    return Capture(flat.graph, constants, train_only)
+    return Capture(flat.graph, _constants(flat, model), train_only)
+
+
+def _constants(flat: fx.GraphModule, model: nn.Module) -> dict[str, Tensor]:
+    """The tensors that are not in the user's state, such as a plain attribute of a module, under legal names of their own."""
+    known, taken = tensor_names(model), names_in(model)
+    names: dict[str, str] = {}
+    constants: dict[str, Tensor] = {}
+    for node in flat.graph.nodes:
+        path = str(node.target)
+        if node.op != "get_attr" or path in known:
+            continue
+        if path not in names:
+            names[path] = fresh_name(re.sub(r"\W", "_", path), taken)
+            constants[names[path]] = _attribute(flat, path)
+        node.target = names[path]
+    return constants
 
 
 def _attribute(module: nn.Module, path: str) -> Tensor:

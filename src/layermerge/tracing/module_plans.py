@@ -16,6 +16,7 @@ from torch import fx, nn
 from layermerge.tracing.capture import Capture
 from layermerge.tracing.constants import ancestors, is_constant, mark_constants
 from layermerge.tracing.hand_written import Function, hand_written
+from layermerge.tracing.names import fresh_name, names_in
 from layermerge.tracing.operators import Operator, Role, bind, classify, operator_name
 
 
@@ -76,8 +77,7 @@ class _Planner:
         self.model = model
         self.train_only = capture.train_only
         self.built: dict[str, nn.Module] = {}
-        self.taken = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
-        self.taken |= {name for name, _ in model.named_buffers()}
+        self.taken = names_in(model) | set(capture.constants)
         self.calls = Counter(node.meta["owner"] for node in calls)
 
     def plan(self, node: fx.Node, row: Operator | None) -> ModulePlan | None:
@@ -135,10 +135,4 @@ class _Planner:
         whole = all(call.meta["owner"] == owner for call in calls) and self.calls[owner] == len(calls)
         if owner and whole and not has_state_or_children(self.model.get_submodule(owner)):
             return str(owner)
-        base = f"{owner}.{operator}" if owner else operator
-        name, count = base, 0
-        while name in self.taken:
-            count += 1
-            name = f"{base}_{count}"
-        self.taken.add(name)
-        return name
+        return fresh_name(f"{owner}.{operator}" if owner else operator, self.taken)
