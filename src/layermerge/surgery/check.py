@@ -119,7 +119,8 @@ def _apply(kernel: Kernel, x: Tensor, shifts: dict[str, Tensor]) -> Tensor:
 class _Run(fx.Interpreter):
     """Runs a graph and hands over the value at each region's end. With `wide`, all arithmetic is in float64.
 
-    Weights are widened one module at a time, so that a float64 run needs no float64 copy of the network.
+    Weights are widened one module at a time, so that a float64 run needs no float64 copy of the network. So are values that
+    the network makes float32 whatever its weights are (a quantised latent, an embedding), which its layers would not take.
     """
 
     def __init__(self, module: LiftedModule, ends: dict[fx.Node, int], *, wide: bool, hold: set[fx.Node]) -> None:
@@ -133,6 +134,8 @@ class _Run(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
+        if self.wide:
+            value = pytree.tree_map(_wide, value)
         if n in self.hold:
             self.held[n] = value
         if n in self.ends:
@@ -145,9 +148,9 @@ class _Run(fx.Interpreter):
         with _widened(module) if self.wide else nullcontext():
             return module(*args, **kwargs)
 
-    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        value = super().get_attr(target, args, kwargs)
-        return value.double() if self.wide and isinstance(value, Tensor) and value.is_floating_point() else value
+
+def _wide(value: Any) -> Any:
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _run(
