@@ -63,7 +63,7 @@ class _Reader(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        if n.op not in ("placeholder", "get_attr"):
+        if n.op not in ("placeholder", "get_attr") and n.target is not getattr:  # which reads a dtype or a device
             self.read[n.name] = [leaf for leaf in tensors((args, kwargs)) if leaf.is_floating_point()]
         value = super().run_node(n)
         return to_double(value) if self.wide else value

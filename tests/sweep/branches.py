@@ -1,11 +1,13 @@
 """The residual branches of a network that could be dropped, counted without layermerge.
 
 The model runs once while every operator it calls is noted; what is counted is the graph of those calls. A branch counts
-where a map is added to what is computed from it through a conv, and nothing else reads what is computed on the way.
+where a map is added to what is computed from it through a conv, and nothing else reads what is computed on the way. Convs
+that the network calls more than once do not count: their weights would stay.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,12 +42,14 @@ class Call:
 def residual_branches(model: nn.Module, inputs: Any) -> list[frozenset[str]]:
     """The convs, by the names of their modules, of every residual branch beside an identity shortcut."""
     calls = recorded(model, inputs)
+    times = Counter(one.conv for one in calls)
+    shared = {conv for conv in times if times[conv] > 1}
     found = []
     for place, add in enumerate(calls):
         same = len(add.operands) == 2 and all(calls[operand].shape == add.shape for operand in add.operands)
         if add.operator == "add" and same:
             for fork, end in (add.operands, add.operands[::-1]):
-                if convs := _branch(calls, fork, end, place):
+                if convs := _branch(calls, fork, end, place) - shared:
                     found.append(convs)
                     break
     return found

@@ -175,7 +175,7 @@ def _run(
 
     values: dict[int | str, Tensor] = {}
     hold = {node for site in sites or () for node in (site.source, *site.shifts.values())}
-    run = _Run(module, ends, wide=wide, hold=hold)
+    run = _Run(module, ends, wide=dtype is torch.float64, hold=hold)
     run.at_end = at_end or (lambda number, value, _held: values.__setitem__(number, value))
     leaves = [fit(leaf) for leaf in pytree.tree_leaves((inputs.args, dict(inputs.kwargs)))]
     output = run.run(*leaves, enable_io_processing=False)
