@@ -97,7 +97,10 @@ def test_diffusers_configuration(run: Run, tmp_path: Path) -> None:
 def test_our_warnings_are_one_line_on_stderr(run: Run) -> None:
     result = run("plan", "python:zoo:AuxiliaryHead", "--input", "3x8x8", "--json")
     assert document(result)["layers"]
-    assert result.err == "warning: not part of the traced network, kept frozen under their names: aux\n"
+    assert result.err == (
+        "warning: not part of the traced network, kept frozen under their names: aux; in train mode too the traced network "
+        "returns what the model returns in eval mode (1 of 1 outputs come in train mode too and agree)\n"
+    )
 
 
 def test_version(run: Run) -> None:

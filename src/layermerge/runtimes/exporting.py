@@ -24,7 +24,7 @@ from layermerge.runtimes.onnx_runtime import OnnxRuntime
 from layermerge.runtimes.openvino_runtime import OpenVino
 from layermerge.runtimes.writing import for_serving, quiet, run_once, write_onnx
 from layermerge.tracing.capture import Inputs
-from layermerge.tracing.verify import relative_difference
+from layermerge.tracing.outputs import relative_difference
 
 TOLERANCE = 1e-4
 

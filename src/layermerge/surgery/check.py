@@ -22,7 +22,7 @@ from layermerge.surgery.regions import Site, find_site
 from layermerge.surgery.rewrite import RewrittenModule
 from layermerge.tracing.lift import LiftedModule
 from layermerge.tracing.modes import evaluating
-from layermerge.tracing.verify import relative_difference
+from layermerge.tracing.outputs import relative_difference
 
 EXACT = 1e-10
 ROUNDED = 1e-5

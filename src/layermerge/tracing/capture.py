@@ -11,7 +11,6 @@ import copy
 import inspect
 import io
 import logging
-import operator
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -28,8 +27,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from layermerge.errors import TraceError, first_line
 from layermerge.tracing.modes import modes_restored
 from layermerge.tracing.names import fresh_name, names_in, tensor_names
+from layermerge.tracing.nested import inline_nested
 from layermerge.tracing.operators import Shape, operator_name
 from layermerge.tracing.uninterrupted import uninterrupted
+from layermerge.tracing.writes import make_functional
 
 _OURS = Path(__file__).resolve().parents[1]
 _TORCH = Path(torch.__file__).resolve().parent
@@ -227,56 +228,6 @@ def _owner(node: fx.Node) -> str:
     return names[-1].split("@")[0] if names else ""
 
 
-def _make_functional(graph: fx.Graph) -> None:
-    """Replaces in-place operators by their functional twins, where no alias could tell the difference."""
-    order = {node: place for place, node in enumerate(graph.nodes)}
-    for node in graph.nodes:
-        target = node.target
-        if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
-            continue
-        name = target._schema.name.split("::")[1]
-        packet = getattr(torch.ops.aten, operator_name(target), None)
-        source = node.args[0] if node.args else None
-        if not name.endswith("_") or packet is None or not isinstance(source, fx.Node):
-            continue
-        # Later uses of the tensor itself refer to the operator's result; only other names of its memory would notice.
-        read_later = any(
-            order[user] > order[node] for alias in _aliases(source) for user in alias.users if user is not node
-        )
-        overload = target._overloadname
-        if read_later or _base(source).op != "call_function" or overload not in packet.overloads():
-            continue
-        node.target = getattr(packet, overload)
-
-
-def _base(node: fx.Node) -> fx.Node:
-    """The node whose memory this one looks at."""
-    while _is_view(node) and isinstance(node.args[0], fx.Node):
-        node = node.args[0]
-    return node
-
-
-def _aliases(node: fx.Node) -> set[fx.Node]:
-    """All nodes that look at the same memory as this one, itself included."""
-    found, waiting = set[fx.Node](), [_base(node)]
-    while waiting:
-        alias = waiting.pop()
-        found.add(alias)
-        waiting += [user for user in alias.users if user not in found and _is_view(user)]
-    return found
-
-
-def _is_view(node: fx.Node) -> bool:
-    """Whether the node's value may share memory with its input; a piece of a split map does."""
-    target = node.target
-    if target is operator.getitem:
-        source = node.args[0]
-        return isinstance(source, fx.Node) and _is_view(source)
-    if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
-        return False
-    return any(result.alias_info is not None for result in target._schema.returns)
-
-
 def _strip_guards(graph: fx.Graph) -> None:
     """Shape guards and assertions go: the check of the lifted module against the original stands in for them."""
     for node in reversed(graph.nodes):
@@ -296,9 +247,7 @@ class Capture:
     train_only: Mapping[str, TrainOnly]
 
 
-def _require_python_module(model: object) -> None:
-    if not isinstance(model, nn.Module):
-        raise TraceError(f"the model is of type {type(model).__name__}; pass an nn.Module")
+def _require_python_module(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             where = f"its module '{name}'" if name else "the model"
@@ -335,16 +284,30 @@ def capture(model: nn.Module, inputs: Inputs) -> Capture:
         free = inputs.resized(max(2, inputs.batch)).cloned()
         advice = "control flow that depends on tensor values, or a fixed batch size, cannot be traced: move it out of forward()"
         with uninterrupted(), located(copied, "torch.export cannot trace the model", advice), _quiet():
-            program = torch.export.export(
-                copied, free.args, dict(free.kwargs), dynamic_shapes=free.dynamic_shapes(copied), strict=False
-            )
-            flat = program.module()
-    assert isinstance(flat, fx.GraphModule)
+            flat = _exported(copied, free)
+    inline_nested(flat)
+    _strip_guards(flat.graph)
+    make_functional(flat.graph, {name for name, _ in model.named_parameters(remove_duplicate=False)})
     for node in flat.graph.nodes:
         node.meta = {"shape": _shape(node.meta.get("val")), "owner": _owner(node)}
-    _strip_guards(flat.graph)
-    _make_functional(flat.graph)
     return Capture(flat.graph, _constants(flat, model), train_only)
+
+
+def _exported(model: nn.Module, inputs: Inputs) -> fx.GraphModule:
+    """With gradients on, the parts of forward() that switch them off show in the graph; a few models run only without."""
+    shapes = inputs.dynamic_shapes(model)
+
+    def export(*, gradients: bool) -> fx.GraphModule:
+        with torch.set_grad_enabled(gradients):
+            program = torch.export.export(model, inputs.args, dict(inputs.kwargs), dynamic_shapes=shapes, strict=False)
+            flat = program.module()
+            assert isinstance(flat, fx.GraphModule)
+            return flat
+
+    try:
+        return export(gradients=True)
+    except RuntimeError:
+        return export(gradients=False)
 
 
 def _constants(flat: fx.GraphModule, model: nn.Module) -> dict[str, Tensor]:

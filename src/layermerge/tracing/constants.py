@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from layermerge.tracing.aliases import written_arguments
 from layermerge.tracing.computed_conv import ComputedConv2d
 from layermerge.tracing.modes import evaluating
 
 
 def mark_constants(graph: fx.Graph) -> None:
     """Notes under `meta["constant"]` whether each node reads no input, draws no random number and is never written to."""
-    written = ancestors(node for node in graph.nodes if _writes(node))
+    written = ancestors(target for node in graph.nodes for target in written_arguments(node))
     for node in graph.nodes:
         fixed = _is_deterministic(node) and all(source.meta["constant"] for source in node.all_input_nodes)
         node.meta["constant"] = fixed and node not in written
@@ -40,13 +41,9 @@ def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def _writes(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-
-
 def _is_deterministic(node: fx.Node) -> bool:
     if isinstance(node.target, torch._ops.OpOverload):
-        return not _writes(node) and torch.Tag.nondeterministic_seeded not in node.target.tags
+        return not node.target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in node.target.tags
     return node.op == "get_attr" or node.target is operator.getitem
 
 

@@ -2,7 +2,7 @@
 
 In: any `nn.Module` that `torch.export` captures, and example inputs. Out: a `Trace`.
 Guarantees: the lifted module has the user's `state_dict` keys and computes what the user's model computes, in eval mode at
-two batch sizes and in train mode; the user's model is left as it was.
+two batch sizes and in train mode, gradients included; the user's model is left as it was.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from layermerge.arguments import checked
@@ -18,7 +19,7 @@ from layermerge.tracing.capture import Inputs, capture
 from layermerge.tracing.finder import find_structure
 from layermerge.tracing.lift import LiftedModule, lift, require_convs
 from layermerge.tracing.structure import Block, Layer, Structure
-from layermerge.tracing.verify import freeze_unused, verify
+from layermerge.tracing.verify import verify
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,14 @@ def trace(model: nn.Module, example_inputs: Any) -> Trace:
     ['0', '2']
 
     `example_inputs` is a tensor, a tuple of positional inputs or a dict of keyword inputs, with a leading batch
-    dimension that stays free; height and width are fixed to theirs. Costs one `torch.export` and five forward passes.
+    dimension that stays free; height and width are fixed to theirs. Costs one `torch.export`, seven forward passes
+    and two backward passes.
     """
     inputs = Inputs.of(example_inputs)
-    lifted = lift(model, capture(model, inputs))
-    require_convs(lifted, type(model).__name__)
-    verify(model, lifted, inputs)
-    freeze_unused(model, lifted)
+    with torch.inference_mode(False):  # tensors made under it could never be trained
+        lifted = lift(model, capture(model, inputs))
+        require_convs(lifted, type(model).__name__)
+        verify(model, lifted, inputs)
     return Trace(lifted, find_structure(lifted), inputs)
 
 

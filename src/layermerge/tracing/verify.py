@@ -1,6 +1,7 @@
-"""Verify: the lifted module computes what the user's model computes, in eval and in train mode.
+"""Verify: the lifted module computes what the user's model computes, in eval and in train mode, gradients included.
 
-Runs on copies, with the same seeds. Raises a `TraceError` that names the first module whose output differs.
+Runs on copies, with the same seeds. Raises a `TraceError` that names the first module whose output differs, or the first
+parameter whose gradient does. Warns of what the model has or returns in train mode alone: the eval graph rules.
 """
 
 from __future__ import annotations
@@ -8,16 +9,16 @@ from __future__ import annotations
 import copy
 import warnings
 from contextlib import nullcontext
-from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from layermerge.errors import TraceError, first_line
 from layermerge.tracing.capture import Inputs, located, twin, untouched
+from layermerge.tracing.gradients import compare_gradients
 from layermerge.tracing.lift import LiftedModule
+from layermerge.tracing.outputs import SharedOutputs, relative_difference
 
 TOLERANCE = 1e-6
 # Train mode may differ in memory layout (diffusers calls contiguous() there only), which reorders float32 sums.
@@ -25,32 +26,22 @@ TRAIN_TOLERANCE = 1e-5
 _SEED = 20240721
 
 
-def relative_difference(expected: Tensor, actual: Tensor) -> float:
-    """max|a - b| / max|a|; infinite where the shapes differ. The measure used for exactness everywhere."""
-    if expected.shape != actual.shape:
-        return float("inf")
-    if expected.numel() == 0:
-        return 0.0
-    if not (expected.is_floating_point() or expected.is_complex()):
-        return 0.0 if torch.equal(expected, actual) else float("inf")
-    if torch.equal(expected, actual):
-        return 0.0
-    difference, largest = (expected - actual).abs().max().item(), expected.abs().max().item()
-    if isfinite(difference):
-        return difference / largest if largest > 0 else float("inf")
-    finite = expected.isfinite()
-    if not torch.equal(finite, actual.isfinite()):
-        return float("inf")
-    return relative_difference(expected[finite], actual[finite])  # a network that overflows does so in both
-
-
 def verify(model: nn.Module, lifted: LiftedModule, inputs: Inputs) -> None:
-    """Eval mode at two batch sizes, train mode once with the same seed, BatchNorm buffers included."""
+    """Eval mode at two batch sizes, train mode once with the same seed: outputs, BatchNorm buffers, gradients."""
     with untouched(model):
         other = inputs.batch + 1
         _compare(model, lifted, inputs, train=False)
         _compare(model, lifted, inputs.resized(other), train=False)
-        _compare(model, lifted, inputs, train=True)
+        missing = _compare(model, lifted, inputs, train=True)
+    notes = []
+    if unused := unused_modules(model, lifted):
+        for name in unused:
+            lifted.get_submodule(name).requires_grad_(False)
+        notes.append(f"not part of the traced network, kept frozen under their names: {', '.join(unused)}")
+    if missing is not None:
+        notes.append(f"in train mode too the traced network returns what the model returns in eval mode ({missing})")
+    if notes:
+        warnings.warn("; ".join(notes), UserWarning, stacklevel=4)
 
 
 def unused_modules(model: nn.Module, lifted: LiftedModule) -> list[str]:
@@ -72,39 +63,37 @@ def _is_module(lifted: LiftedModule, target: str) -> bool:
     return any(name == target for name, _ in lifted.named_modules(remove_duplicate=False))
 
 
-def freeze_unused(model: nn.Module, lifted: LiftedModule) -> None:
-    """Keeps the keys of modules that only train mode uses, frozen, and says so."""
-    unused = unused_modules(model, lifted)
-    if not unused:
-        return
-    for name in unused:
-        lifted.get_submodule(name).requires_grad_(False)
-    warnings.warn(
-        f"not part of the traced network, kept frozen under their names: {', '.join(unused)}", UserWarning, stacklevel=3
-    )
-
-
-def _compare(model: nn.Module, lifted: LiftedModule, inputs: Inputs, *, train: bool) -> None:
+def _compare(model: nn.Module, lifted: LiftedModule, inputs: Inputs, *, train: bool) -> str | None:
+    """Where the structures of both outputs differ, which may be in train mode, says how much was compared."""
     mode = f"in {'train' if train else 'eval'} mode at batch size {inputs.batch}"
-    original = twin(model).train(train)
     unused = unused_modules(model, lifted)
-    for name in unused:
-        original.set_submodule(name, _Bypass())
-    # The lifted module lends its parameters; only the buffers are copied, so that nothing of it changes.
-    copied = copy.deepcopy(lifted, {id(p): p for p in lifted.parameters()}).train(train)
+
+    def pair() -> tuple[nn.Module, LiftedModule]:
+        original = twin(model).train(train)
+        for name in unused:
+            original.set_submodule(name, _Bypass())
+        # The lifted module lends its parameters; only the buffers are copied, so that nothing of it changes.
+        return original, copy.deepcopy(lifted, {id(p): p for p in lifted.parameters()}).train(train)
+
+    original, copied = pair()
     advice = (
         "a BatchNorm that sees one value a channel needs a batch of 2 or more in train mode" if train else "report it"
     )
-    expected = _run(original, inputs, located(original, f"the model does not run {mode}", advice))
+    trains = train
+    try:
+        expected = _run(original, inputs, nullcontext(), gradients=train)
+    except Exception:
+        trains, (original, copied) = False, pair()
+        expected = _run(original, inputs, located(original, f"the model does not run {mode}", advice))
     fixed = "the batch size is fixed inside forward(): derive it from the input instead"
-    actual = _run(copied, inputs, located(copied, f"the lifted model does not run {mode}", fixed))
-    # In train mode auxiliary outputs may follow the main ones; the eval graph rules, so the main ones are compared.
-    if pytree.tree_structure(expected) != pytree.tree_structure(actual) and not (train and unused):
+    guard = located(copied, f"the lifted model does not run {mode}", fixed)
+    actual = _run(copied, inputs, guard, gradients=trains)
+    shared = SharedOutputs.of(expected, actual, in_order=bool(unused), tolerance=TRAIN_TOLERANCE)
+    if shared.differ and not train:
         raise TraceError(
             f"the model returns another structure {mode} than the one traced in eval mode; return the same in both"
         )
-    wanted, got = ([leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, Tensor)] for out in (expected, actual))
-    worst = max((relative_difference(a, b) for a, b in zip(wanted, got, strict=False)), default=0.0)
+    worst = max((relative_difference(a, b) for a, b in shared.pairs), default=0.0)
     tolerance = TRAIN_TOLERANCE if train else TOLERANCE
     if worst > tolerance:
         where = _first_difference(original, copied, inputs, tolerance)
@@ -114,6 +103,9 @@ def _compare(model: nn.Module, lifted: LiftedModule, inputs: Inputs, *, train: b
         )
     if train:
         _compare_buffers(original, copied)
+    if trains:
+        compare_gradients(original, copied, shared.pairs, _SEED)
+    return str(shared) if shared.differ else None
 
 
 def _compare_buffers(original: nn.Module, copied: nn.Module) -> None:
@@ -126,9 +118,9 @@ def _compare_buffers(original: nn.Module, copied: nn.Module) -> None:
             )
 
 
-def _run(module: nn.Module, inputs: Inputs, guard: Any) -> Any:
+def _run(module: nn.Module, inputs: Inputs, guard: Any, *, gradients: bool = False) -> Any:
     fresh = inputs.cloned()
-    with guard, torch.random.fork_rng(devices=[]), torch.no_grad():
+    with guard, torch.random.fork_rng(devices=[]), torch.set_grad_enabled(gradients):
         torch.manual_seed(_SEED)
         return module(*fresh.args, **fresh.kwargs)
 
