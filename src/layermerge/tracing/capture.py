@@ -13,6 +13,7 @@ import io
 import logging
 import re
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
@@ -258,11 +259,15 @@ def _require_python_module(model: nn.Module) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """torch.export logs and prints half-made graphs when it fails; what it raises says enough."""
+    """torch.export logs and prints half-made graphs when it fails; what it raises says enough.
+
+    It warns of tensors that forward() keeps for the next call, as caches do. What comes of them is verified.
+    """
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with redirect_stderr(io.StringIO()):
+        with redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
             yield
     finally:
         logging.disable(before)
@@ -279,9 +284,12 @@ def capture(model: nn.Module, inputs: Inputs) -> Capture:
             copied = twin(model).eval()
         with located(copied, "the model does not run on the example inputs", "check their number and shapes"):
             train_only = _train_only_modules(copied, inputs.cloned())
+        copied.train().eval()  # what models keep of their parameters in eval mode, they let go when they train
         for name in train_only:
             copied.set_submodule(name, _Marker())
-        free = inputs.resized(max(2, inputs.batch)).cloned()
+        # Not the batch size that the model has just run with: one that keeps what it computed for a shape would compare it
+        # with the free one, and so fix it.
+        free = inputs.resized(max(2, inputs.batch) + 1).cloned()
         advice = "control flow that depends on tensor values, or a fixed batch size, cannot be traced: move it out of forward()"
         with uninterrupted(), located(copied, "torch.export cannot trace the model", advice), _quiet():
             flat = _exported(copied, free)
