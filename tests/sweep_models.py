@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import time
 from fnmatch import fnmatchcase
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,11 +22,10 @@ from sweep.choosing import CHOSEN, choose
 from sweep.examination import examine
 from sweep.networks import all_networks
 from sweep.page import write_page
-from sweep.results import Results
+from sweep.results import RESULTS, Results
 from sweep.runner import run
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "models.jsonl"
 LIBRARIES = ("torch", "timm", "torchvision", "diffusers", "segmentation_models_pytorch", "ultralytics", "onnxruntime")
 
 
@@ -39,10 +39,8 @@ def made_with() -> dict[str, str]:
 
 def load_libraries() -> None:
     """What every examination needs, so that each process that is forked has it."""
-    import onnxruntime  # noqa: F401
-    import onnxscript  # noqa: F401
-    import torch.onnx._internal.exporter._core  # noqa: F401
-
+    for name in ("onnxruntime", "onnxscript", "torch.onnx._internal.exporter._core"):
+        import_module(name)
     torch.set_num_threads(1)
     lm.plan(lm.trace(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), torch.randn(2, 3, 8, 8)))
 
@@ -53,7 +51,9 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=600, help="seconds that one network may take")
     parser.add_argument("--only", default="*", help="names of networks, as a glob")
     parser.add_argument("--keep", action="store_true", help="findings of other sources count")
-    parser.add_argument("--again", default="", help="networks to examine again, as a glob; 'failed' for all that failed")
+    parser.add_argument(
+        "--again", default="", help="networks to examine again, as a glob; 'failed' for all that failed"
+    )
     parser.add_argument("--choose", action="store_true", help="choose the models of timm anew, and nothing else")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()

@@ -59,7 +59,9 @@ def _branch(calls: list[Call], fork: int, end: int, add: int) -> frozenset[str]:
     """The convs between `fork` and `end`; none where `end` does not depend on `fork`, or others read what is between."""
     if fork == end or not calls[end].above >> fork & 1:
         return frozenset()
-    between = {place for place in range(fork + 1, end + 1) if calls[end].above >> place & calls[place].above >> fork & 1}
+    between = {
+        place for place in range(fork + 1, end + 1) if calls[end].above >> place & calls[place].above >> fork & 1
+    }
     if any(not calls[place].readers <= between | {add} for place in between):
         return frozenset()
     return frozenset(conv for place in between if (conv := calls[place].conv) is not None)
@@ -69,7 +71,9 @@ def recorded(model: nn.Module, inputs: Any) -> list[Call]:
     recorder = _Recorder()
     with torch.no_grad(), _owners(model, recorder.owners), recorder:
         output = call(model, inputs)
-    recorder.note("output", tuple(recorder.known(leaf) for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)))
+    recorder.note(
+        "output", tuple(recorder.known(leaf) for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor))
+    )
     return recorder.calls
 
 
@@ -102,7 +106,9 @@ class _Recorder(TorchDispatchMode):
             self._holds(tensor, self.note("leaf", (), tensor.shape))
         return self._sources[id(tensor)]
 
-    def note(self, operator: str, operands: tuple[int, ...], shape: torch.Size | None = None, conv: str | None = None) -> int:
+    def note(
+        self, operator: str, operands: tuple[int, ...], shape: torch.Size | None = None, conv: str | None = None
+    ) -> int:
         place = len(self.calls)
         above = 1 << place
         for operand in operands:

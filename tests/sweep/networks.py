@@ -57,7 +57,15 @@ def _runs(model: nn.Module, image: Tensor) -> bool:
 
 _ALSO_OF_TIMM = (
     *("mobileone_s0", "efficientnet_b0", "mobilenetv3_small_100", "convnext_atto"),
-    *("resnet18", "resnet50", "mobilenetv2_100", "mobilenetv4_conv_small", "levit_conv_128s", "fastvit_s12", "repvit_m0_9"),
+    *(
+        "resnet18",
+        "resnet50",
+        "mobilenetv2_100",
+        "mobilenetv4_conv_small",
+        "levit_conv_128s",
+        "fastvit_s12",
+        "repvit_m0_9",
+    ),
 )
 """Those that the project's own figures are about, and members whose blocks differ from those of their family's smallest."""
 
@@ -104,7 +112,9 @@ def of_torchvision() -> list[Network]:
     ]
     networks.append(Network("torchvision:resnet18, FrozenBatchNorm2d", _frozen_resnet18))
     networks += [Network(f"torchvision:{name}", lambda name=name: _segmenter(name)) for name in _SEGMENTERS]
-    networks += [Network(f"torchvision:{name}, backbone", lambda name=name: _detector(name).backbone) for name in _DETECTORS]
+    networks += [
+        Network(f"torchvision:{name}, backbone", lambda name=name: _detector(name).backbone) for name in _DETECTORS
+    ]
     networks.append(Network("torchvision:retinanet_resnet50_fpn, with heads", _pyramid_with_heads))
     return networks
 
@@ -141,7 +151,18 @@ def _pyramid_with_heads() -> nn.Module:
 
 # -- segmentation_models_pytorch
 
-_DECODERS = ("Unet", "UnetPlusPlus", "DeepLabV3", "DeepLabV3Plus", "FPN", "PSPNet", "Linknet", "MAnet", "PAN", "UPerNet")
+_DECODERS = (
+    "Unet",
+    "UnetPlusPlus",
+    "DeepLabV3",
+    "DeepLabV3Plus",
+    "FPN",
+    "PSPNet",
+    "Linknet",
+    "MAnet",
+    "PAN",
+    "UPerNet",
+)
 
 
 def of_smp() -> list[Network]:

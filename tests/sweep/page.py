@@ -26,9 +26,9 @@ segmentation_models_pytorch, networks of diffusers, and two of ultralytics' dete
 - **branches**: residual branches beside an identity shortcut that one candidate drops, of those that there are. They are
   counted on the operators that the original calls: a map added to what is computed from it through a conv, where nothing
   else reads what is computed on the way.
-- **difference**: the largest max\\|a-b\\| / max\\|a\\| between the rewritten and the merged network over three random solutions,
-  in float64, at the outputs and at every map that both still compute. Statistics and weights of norms, biases and layer
-  scales are made random first, and kernels are scaled so that every conv's output has size 1.
+- **difference**: the largest max\\|a-b\\| / max\\|a\\| between the rewritten and the merged network over three random
+  solutions, in float64, at the outputs and at every map that both still compute. Statistics and weights of norms, biases
+  and layer scales are made random first, and kernels are scaled so that every conv's output has size 1.
 - **ONNX**: the same between the merged network and its file in onnxruntime, in float32, at two batch sizes.
 - **seconds**: of `trace` and `plan`, at the input given, one thread.
 """
@@ -58,7 +58,9 @@ def page_text(findings: Iterable[Finding]) -> str:
     parts = [_HEAD.format(summary=_summary(ordered, works))]
     for library, members in groupby(works, key=lambda finding: finding.name.split(":")[0]):
         rows = [_row(finding) for finding in members]
-        parts.append(f"## {library}\n\n" + "\n".join([_line(_COLUMNS), _line(["---", "---", *["--:"] * 9]), *rows]) + "\n")
+        parts.append(
+            f"## {library}\n\n" + "\n".join([_line(_COLUMNS), _line(["---", "---", *["--:"] * 9]), *rows]) + "\n"
+        )
     if failed:
         reasons = "\n".join(f"- `{finding.name}`: {finding.failure}" for finding in failed)
         parts.append(f"## What does not work\n\n{reasons}\n")
@@ -74,9 +76,9 @@ def _summary(findings: list[Finding], works: list[Finding]) -> str:
         sum(getattr(finding, name) or 0 for finding in works) for name in ("branches_expected", "branches_found")
     )
     return (
-        f"**{len(findings)} networks, {traced} traced and planned, {len(works)} exact and equal through ONNX.** Largest difference "
-        f"{difference:.1e} in float64, {onnx:.1e} through ONNX in float32. {found} of {expected} residual branches can be "
-        f"dropped whole. Trace and plan took at most {slowest:.0f} seconds."
+        f"**{len(findings)} networks, {traced} traced and planned, {len(works)} exact and equal through ONNX.** Largest "
+        f"difference {difference:.1e} in float64, {onnx:.1e} through ONNX in float32. {found} of {expected} residual branches "
+        f"can be dropped whole. Trace and plan took at most {slowest:.0f} seconds."
     )
 
 

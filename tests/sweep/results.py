@@ -10,6 +10,8 @@ from pydantic import ValidationError
 
 from layermerge.files import Record
 
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "models.jsonl"
+
 
 class Finding(Record):
     """One network. What was not reached before a failure is None."""
