@@ -42,8 +42,16 @@ check: install
 	$(BIN)/mypy
 	$(TEST)
 
+# Packages with networks that only the sweep needs. Their own requirements would replace torch or add a desktop's libraries;
+# what their networks need of them is here.
+.venv/swept: .venv/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
+	  segmentation_models_pytorch ultralytics opencv-python-headless
+	touch $@
+
 # What is too slow for every change: all networks and solutions, more examples of each property, other processors.
-sweep: install
+sweep: .venv/swept
+	$(BIN)/python tests/sweep_models.py
 	$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile=sweep -s --durations=0
 	$(MAKE) test-processors
 

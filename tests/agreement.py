@@ -51,17 +51,22 @@ def same_outputs(expected: nn.Module, actual: nn.Module, inputs: Any) -> bool:
 
 
 class _Reader(fx.Interpreter):
-    """Runs a graph and keeps what every node reads, by the node's name."""
+    """Runs a graph and keeps what every node reads, by the node's name.
+
+    A network in float64 stays there, also where it makes float32 of a value whatever its weights are.
+    """
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self.read: dict[str, list[Tensor]] = {}
+        self.wide = any(parameter.dtype == torch.float64 for parameter in module.parameters())
 
     def run_node(self, n: fx.Node) -> Any:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        if n.op not in ("placeholder", "get_attr"):
+        if n.op not in ("placeholder", "get_attr") and n.target is not getattr:  # which reads a dtype or a device
             self.read[n.name] = [leaf for leaf in tensors((args, kwargs)) if leaf.is_floating_point()]
-        return super().run_node(n)
+        value = super().run_node(n)
+        return to_double(value) if self.wide else value
 
 
 def features(module: fx.GraphModule, inputs: Any) -> dict[str, list[Tensor]]:

@@ -47,7 +47,10 @@ def untouched_solution(plan: Plan) -> tuple[Candidate, ...]:
 
 
 def randomise(model: nn.Module, seed: int, inputs: Any = None) -> nn.Module:
-    """Gives norms and biases values that are not their defaults; with `inputs`, keeps every conv's output near size 1."""
+    """Gives norms, biases, layer scales and whatever else starts with equal values others, as training would.
+
+    With `inputs`, kernels are scaled so that every conv's output is near size 1.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def normal(tensor: Tensor, mean: float, std: float) -> None:
@@ -58,15 +61,19 @@ def randomise(model: nn.Module, seed: int, inputs: Any = None) -> nn.Module:
 
     with torch.no_grad():
         for module in model.modules():
-            if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None:
-                assert module.running_var is not None
-                normal(module.running_mean, 0.0, 0.3)
-                uniform(module.running_var, 0.5, 1.5)
+            statistics = dict(module.named_buffers(recurse=False))
+            if "running_mean" in statistics:
+                normal(statistics["running_mean"], 0.0, 0.3)
+                uniform(statistics["running_var"], 0.5, 1.5)
             if isinstance(module, (nn.BatchNorm2d, nn.GroupNorm)) and module.weight is not None:
                 uniform(module.weight, 0.5, 1.5)
                 normal(module.bias, 0.0, 0.2)
             if isinstance(module, nn.Conv2d) and module.bias is not None:
                 normal(module.bias, 0.0, 0.2)
+        for path, tensor in (*model.named_parameters(), *model.named_buffers()):
+            learnt = isinstance(tensor, nn.Parameter) or path.endswith((".weight", ".bias"))
+            if learnt and tensor.is_floating_point() and tensor.numel() and tensor.min() == tensor.max():
+                normal(tensor, 0.0, 0.2) if path.endswith("bias") else uniform(tensor, 0.5, 1.5)
         if inputs is not None:
             _tame(model, inputs)
     return model

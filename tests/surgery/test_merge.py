@@ -353,3 +353,26 @@ def test_an_infinite_buffer_outside_of_every_conv_is_no_obstacle() -> None:
             return torch.softmax(y.transpose(1, 2) @ y + self.mask, -1)
 
     lm.merge(lm.rewrite(lm.trace(Masked(), torch.randn(2, 3, 8, 8)), []))
+
+
+class _Quantised(nn.Module):
+    """Makes float32 of its map whatever its weights are, as autoencoders do that store their latent in bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.third = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        stored = self.first(x).sigmoid().mul(255).round().byte()
+        result: Tensor = self.third(self.second(stored / 255.0).relu())
+        return result
+
+
+def test_networks_that_fix_a_dtype_inside_are_merged() -> None:
+    x = torch.randn(2, 3, 12, 12)
+    traced = lm.trace(_Quantised().eval(), x)
+    rewritten = lm.rewrite(traced, [lm.plan(traced)["1-3:3x3g1"]]).eval()
+    assert differences(rewritten, lm.merge(rewritten), x)["output"] <= ROUNDED
+    rewritten.double()
+    assert differences(rewritten, lm.merge(rewritten), x.double())["output"] <= EXACT

@@ -149,3 +149,60 @@ def test_an_in_place_dropout_on_a_flattened_map_is_dropout_still() -> None:
         outputs.append(module(x))
     assert relative_difference(*outputs) <= 1e-6
     assert relative_difference(outputs[0], model.eval()(x)) > 1e-2
+
+
+class _Keeps(nn.Module):
+    """Keeps what it computed for a shape, as heads of detectors keep their anchors."""
+
+    shape: torch.Size | None = None
+    grid = torch.zeros(())
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x)
+        if self.shape != y.shape:
+            self.shape, self.grid = y.shape, torch.arange(y.shape[-1], dtype=y.dtype, device=y.device)
+        return (y + self.grid).reshape(y.shape[0], -1)
+
+
+def test_the_batch_stays_free_where_a_model_keeps_what_it_computed_for_a_shape() -> None:
+    model, x = nn.Sequential(nn.Identity(), _Keeps()).eval(), torch.randn(2, 3, 8, 8)
+    for _ in range(2):  # fresh, and with a shape that it has seen
+        lifted = lm.trace(model, x).module
+        for batch in (1, 2, 3, 5):
+            given = torch.randn(batch, 3, 8, 8)
+            assert relative_difference(model(given), lifted(given)) <= 1e-6
+        model(x)
+
+
+class _Caches(nn.Module):
+    """Keeps what it computed of a parameter while it is in eval mode, as attention keeps its biases by position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bias = nn.Conv2d(3, 4, 3, padding=1), nn.Parameter(torch.randn(4))
+        self.cache: dict[str, Tensor] = {}
+
+    def train(self, mode: bool = True) -> _Caches:
+        self.cache = {} if mode else self.cache
+        return super().train(mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training and "bias" not in self.cache:
+            self.cache["bias"] = self.bias[:, None, None] ** 2
+        bias = self.bias[:, None, None] ** 2 if self.training else self.cache["bias"]
+        result: Tensor = self.conv(x) + bias
+        return result
+
+
+def test_what_a_model_keeps_of_a_parameter_in_eval_mode_is_computed_anew() -> None:
+    model, x = _Caches().eval(), torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        model(x)
+    lifted = lm.trace(model, x).module
+    lifted(x).sum().backward()
+    assert lifted.get_parameter("bias").grad is not None
+    assert model.cache

@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from layermerge.surgery.sites import Site
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.lift import LiftedModule
 
 AtEnd = Callable[[int, Tensor, dict[fx.Node, Tensor]], None]
@@ -21,7 +21,8 @@ AtEnd = Callable[[int, Tensor, dict[fx.Node, Tensor]], None]
 class _Run(fx.Interpreter):
     """Runs a graph and hands over the value at each region's end. With `wide`, all arithmetic is in float64.
 
-    Weights are widened one module at a time, so that a float64 run needs no float64 copy of the network.
+    Weights are widened one module at a time, so that a float64 run needs no float64 copy of the network. So are values that
+    the network makes float32 whatever its weights are (a quantised latent, an embedding), which its layers would not take.
     """
 
     def __init__(self, module: LiftedModule, ends: dict[fx.Node, int], *, wide: bool, hold: set[fx.Node]) -> None:
@@ -35,6 +36,8 @@ class _Run(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
+        if self.wide:
+            value = pytree.tree_map(_wide, value)
         if n in self.hold:
             self.held[n] = value
         if n in self.ends:
@@ -47,9 +50,9 @@ class _Run(fx.Interpreter):
         with _widened(module) if self.wide else nullcontext():
             return module(*args, **kwargs)
 
-    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        value = super().get_attr(target, args, kwargs)
-        return value.double() if self.wide and isinstance(value, Tensor) and value.is_floating_point() else value
+
+def _wide(value: Any) -> Any:
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def run(
@@ -72,7 +75,7 @@ def run(
 
     values: dict[int | str, Tensor] = {}
     hold = {node for site in sites for node in (site.source, *site.shifts.values())}
-    running = _Run(module, ends, wide=wide, hold=hold)
+    running = _Run(module, ends, wide=dtype is torch.float64, hold=hold)
     running.at_end = at_end or (lambda number, value, _held: values.__setitem__(number, value))
     leaves = [fit(leaf) for leaf in pytree.tree_leaves((inputs.args, dict(inputs.kwargs)))]
     output = running.run(*leaves, enable_io_processing=False)

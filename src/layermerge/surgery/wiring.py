@@ -19,13 +19,13 @@ from layermerge.errors import SurgeryError
 from layermerge.planning.reading import Reading
 from layermerge.surgery.running import run
 from layermerge.surgery.sites import Site, find_site
-from layermerge.tracing.capture import Inputs
 from layermerge.tracing.finder import conv_spec
+from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.lift import LiftedModule
 from layermerge.tracing.modes import evaluating
 from layermerge.tracing.operators import Role, Shape
+from layermerge.tracing.outputs import relative_difference
 from layermerge.tracing.structure import main_input
-from layermerge.tracing.verify import relative_difference
 
 _EXACT = 1e-10
 _SEED = 20240721
