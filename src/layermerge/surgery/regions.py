@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import fx
 
@@ -34,10 +34,14 @@ def find_site(graph: fx.Graph, number: int) -> Site:
     members = [node for node in graph.nodes if node.meta.get("region") == number]
     inside, read, shifts = set(members), list[fx.Node](), dict[str, fx.Node]()
     for node in members:
+        if carried := node.meta.get("carries"):
+            shifts[carried] = main_input(node)
+            continue
         inputs = [arg for arg in node.args if isinstance(arg, fx.Node)]
         read += inputs if node.meta["role"] is Role.ADD else [main_input(node)]
         if node.meta["role"] is Role.SHIFT:
-            shifts[node.name] = next(arg for arg in inputs if arg is not main_input(node))
+            joining = next(arg for arg in inputs if arg is not main_input(node))
+            shifts |= {} if joining in inside else {node.name: joining}
     outside = {node for node in read if node not in inside}
     assert len(outside) == 1, f"a region reads {len(outside)} feature maps"
     return Site(outside.pop(), tuple(members), shifts)
@@ -49,11 +53,23 @@ def merged_name(module: RewrittenModule, region: Reading) -> str:
     return structure.layers[max(index for index in structure.layers_of(region.steps) if index in kept)].name
 
 
-def region_kernel(module: RewrittenModule, region: Reading) -> Kernel:
+def region_kernel(module: RewrittenModule, number: int) -> Kernel:
     """What the region's convs, norms, scalars, shifts and shortcuts multiply to, from the weights they have now."""
+    region, members = module.surgery.regions[number], find_site(module.graph, number).members
+    if any("condensed" in node.meta for node in members):
+        return _condensed(module, region, members)
     return _Multiplier(module).along(
         region.steps, module.surgery.structure.layers[region.candidate.start].spec.in_channels
     )
+
+
+def _condensed(module: RewrittenModule, region: Reading, members: tuple[fx.Node, ...]) -> Kernel:
+    """One conv, what carries its shifts, and a norm: what calibration made of the region's layers."""
+    *inner, norm = members
+    kernels = [Kernel.of(*conv_tensors(module, node), region.spec) for node in inner if node.meta["role"] is Role.CONV]
+    names = [node.meta.get("carries") for node in inner if node.meta["role"] is Role.CONV]
+    shifts = {name: one.weight[:, :, 0, 0] for name, one in zip(names, kernels, strict=True) if name}
+    return replace(kernels[0], shifts=shifts).scaled(*affine_of(module, norm))
 
 
 class _Multiplier:
