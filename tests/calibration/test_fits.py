@@ -9,7 +9,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from layermerge.calibration import fits
-from layermerge.calibration.fits import Moments, apply_kernel, best_correction, blocks, choose_form, corrected, solve_ridge
+from layermerge.calibration.fits import (
+    Moments,
+    apply_kernel,
+    best_correction,
+    blocks,
+    choose_form,
+    corrected,
+    solve_ridge,
+)
 from layermerge.conv import ConvSpec
 from layermerge.surgery.kernels import Kernel
 
@@ -55,7 +63,9 @@ def by_lstsq(kernel: Kernel, x: Tensor, target: Tensor, ridge: float) -> tuple[n
         rows = columns[:, group * size : (group + 1) * size].transpose(1, 2).reshape(-1, size).numpy()
         pull = np.sqrt(ridge * (rows**2).sum(0).mean()) * np.eye(size, size + 1)
         dense = np.concatenate([np.concatenate([rows, np.ones((len(rows), 1))], 1), pull])
-        wanted = np.concatenate([target[:, out].reshape(-1).numpy(), pull[:, :-1] @ kernel.weight[out].reshape(-1).numpy()])
+        wanted = np.concatenate(
+            [target[:, out].reshape(-1).numpy(), pull[:, :-1] @ kernel.weight[out].reshape(-1).numpy()]
+        )
         answer = np.linalg.lstsq(dense, wanted, rcond=None)[0]
         weight[out], bias[out] = answer[:-1], answer[-1]
     return weight.reshape(kernel.weight.shape), bias

@@ -84,6 +84,7 @@ class PlacingSearch:
         explained[0] += 0.01
         chosen = explained.argmax(0, keepdim=True)
         scales, shifts = (
-            torch.stack([getattr(one, name) for one in self.placings]).gather(0, chosen)[0] for name in ("scale", "shift")
+            torch.stack([getattr(one, name) for one in self.placings]).gather(0, chosen)[0]
+            for name in ("scale", "shift")
         )
         return Placing(scales, shifts)

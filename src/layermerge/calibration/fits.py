@@ -46,9 +46,7 @@ def choose_form(spec: ConvSpec, places: int) -> FitForm:
 def apply_kernel(kernel: Kernel, x: Tensor, shifts: dict[str, Tensor]) -> Tensor:
     """What a kernel makes of a map, in the map's dtype."""
     spec = kernel.spec
-    out = F.conv2d(
-        _padded(x, spec), kernel.weight.to(x), kernel.bias.to(x), spec.stride, 0, spec.dilation, spec.groups
-    )
+    out = F.conv2d(_padded(x, spec), kernel.weight.to(x), kernel.bias.to(x), spec.stride, 0, spec.dilation, spec.groups)
     for name, matrix in kernel.shifts.items():
         out = out + F.conv2d(shifts[name], matrix[:, :, None, None].to(x))
     return out
@@ -87,7 +85,9 @@ def _patches(spec: ConvSpec, x: Tensor, residual: Tensor) -> Iterator[Block]:
 def _by_group(maps: Tensor, groups: int) -> Tensor:
     """(images, channels, height, width) as (groups, channels of a group, places)."""
     count, channels = maps.shape[:2]
-    return maps.reshape(count, groups, channels // groups, -1).permute(1, 2, 0, 3).reshape(groups, channels // groups, -1)
+    return (
+        maps.reshape(count, groups, channels // groups, -1).permute(1, 2, 0, 3).reshape(groups, channels // groups, -1)
+    )
 
 
 def _with_ones(features: Tensor) -> Tensor:

@@ -108,9 +108,7 @@ def _is_linear(student: RewrittenModule, node: fx.Node) -> bool:
     return len(calls) == 1 and len(node.args) == 1
 
 
-def _region(
-    student: RewrittenModule, theirs: dict[str, fx.Node], walk: Walk, number: int, site: Site
-) -> Place:
+def _region(student: RewrittenModule, theirs: dict[str, fx.Node], walk: Walk, number: int, site: Site) -> Place:
     first = next(node for node in walk.order if node.meta.get("region") == number)
     place = Place(first, site.source, site.shifts, theirs[_range_ends(student, number)[1]], number)
     reader = _only_reader(site.end)

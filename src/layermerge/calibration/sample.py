@@ -53,7 +53,9 @@ class Sample:
             if seen >= count:
                 break
         if seen < FEWEST:
-            raise DataError(f"{seen} images are too few to calibrate with; give at least {FEWEST}, better some hundreds")
+            raise DataError(
+                f"{seen} images are too few to calibrate with; give at least {FEWEST}, better some hundreds"
+            )
         return Sample(tuple(fitted), tuple(held_out), seen)
 
 

@@ -113,7 +113,9 @@ def rewrite(trace: Trace, candidates: Iterable[Candidate], *, add_activation: bo
     for edit in edits(remains, readings, add_activation=add_activation):
         surgeon.apply(edit)
     regions = tuple(reading for reading in readings if reading.candidate.kept)
-    module.surgery = Surgery(structure, chosen, regions, remains.kept, trace.inputs, add_activation, Origin(trace.module))
+    module.surgery = Surgery(
+        structure, chosen, regions, remains.kept, trace.inputs, add_activation, Origin(trace.module)
+    )
     module.graph.eliminate_dead_code()
     module.graph.lint()
     drop_unused(module)
