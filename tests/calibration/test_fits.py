@@ -20,6 +20,7 @@ from layermerge.calibration.fits import (
 )
 from layermerge.conv import ConvSpec
 from layermerge.surgery.kernels import Kernel
+from layermerge.surgery.rewrite import FitForm
 
 SPECS = {
     "plain": ConvSpec(3, 4, (3, 3), padding=(1, 1, 1, 1)),
@@ -42,7 +43,7 @@ def kernel_of(spec: ConvSpec, seed: int = 0) -> Kernel:
     return Kernel(weight, random(spec.out_channels, seed=seed + 1), spec)
 
 
-def moments_of(kernel: Kernel, form: fits.FitForm, x: Tensor, target: Tensor) -> Moments:
+def moments_of(kernel: Kernel, form: FitForm, x: Tensor, target: Tensor) -> Moments:
     moments = Moments()
     output = apply_kernel(kernel, x, {})
     for block in blocks(form, kernel.spec, x, output, target - output):
@@ -96,7 +97,7 @@ def test_a_conv_is_found_from_what_it_computes(name: str) -> None:
 
 @pytest.mark.parametrize("form", ["kernel", "mixing", "affine"])
 @pytest.mark.parametrize("name", SPECS)
-def test_what_is_right_already_stays_to_the_bit(name: str, form: fits.FitForm) -> None:
+def test_what_is_right_already_stays_to_the_bit(name: str, form: FitForm) -> None:
     spec = SPECS[name]
     kernel, x = kernel_of(spec), random(6, spec.in_channels, 9, 8, seed=5)
     moments = moments_of(kernel, form, x, apply_kernel(kernel, x, {}))
@@ -109,12 +110,13 @@ def test_a_mixing_behind_the_kernel_and_an_affine_are_found(name: str) -> None:
     spec = SPECS[name]
     start, x = kernel_of(spec), random(12, spec.in_channels, 9, 8, seed=7)
     mixing = kernel_of(ConvSpec(spec.out_channels, spec.out_channels, (1, 1), groups=spec.groups), seed=4)
-    for form, truth in {
+    truths: dict[FitForm, Kernel] = {
         "mixing": start.then(mixing),
         "affine": start.scaled(random(spec.out_channels, seed=1), random(spec.out_channels, seed=2)),
-    }.items():
-        moments = moments_of(start, form, x, apply_kernel(truth, x, {}))  # type: ignore[arg-type]
-        found = corrected(start, form, solve_ridge(moments, 0.0))  # type: ignore[arg-type]
+    }
+    for form, truth in truths.items():
+        moments = moments_of(start, form, x, apply_kernel(truth, x, {}))
+        found = corrected(start, form, solve_ridge(moments, 0.0))
         assert found.spec == spec
         torch.testing.assert_close(found.weight, truth.weight, atol=1e-9, rtol=0)
         torch.testing.assert_close(found.bias, truth.bias, atol=1e-9, rtol=0)

@@ -48,7 +48,7 @@ class Sample:
             places = torch.arange(seen, seen + size)
             seen += size
             for into, chosen in ((fitted, places % _EVERY != _EVERY - 1), (held_out, places % _EVERY == _EVERY - 1)):
-                for part in chosen.nonzero().flatten().split(batch_size):
+                for part in torch.split(chosen.nonzero().flatten(), batch_size):
                     into += [_taken(inputs, part)] if len(part) else []
             if seen >= count:
                 break
@@ -64,7 +64,7 @@ def _batches(images: Any, count: int) -> Iterator[Any]:
     if isinstance(images, Tensor):
         if images.ndim == 0:
             raise DataError("images are a single number; give a tensor of images x channels x height x width")
-        yield from images.split(_READ_AT_ONCE)
+        yield from torch.split(images, _READ_AT_ONCE)
     elif isinstance(images, Task):
         draw = Draw(seed=0, batch_size=_READ_AT_ONCE, subset=count)
         for batch in images.train_batches(draw):

@@ -43,7 +43,7 @@ class _Held:
 
 
 class Walk:
-    """Runs a network up to a node. What lies before a node that was run to must not change any more, unless it is read again."""
+    """Runs a network up to a node; what lies before it must not change any more."""
 
     def __init__(self, module: LiftedModule, batches: Sequence[Inputs], most_bytes: int) -> None:
         self.module, self.batches, self.most_bytes = module, batches, most_bytes

@@ -14,10 +14,9 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from layermerge.conv import ConvSpec
-from layermerge.surgery.affines import affine_of
 from layermerge.surgery.kernels import Kernel
 from layermerge.surgery.regions import Site, find_site, merged_name, region_kernel
-from layermerge.surgery.rewrite import FittedRange, RewrittenModule
+from layermerge.surgery.rewrite import RewrittenModule
 from layermerge.tracing.computed_conv import ComputedConv2d
 from layermerge.tracing.lift import drop_unused
 from layermerge.tracing.operators import Role
@@ -58,7 +57,9 @@ def condense(module: RewrittenModule, number: int, kernel: Kernel) -> FittedModu
     if (own := _own_modules(module, site)) is not None:
         return own
     name = merged_name(module, module.surgery.regions[number])
-    carriers = {shift: nn.Conv2d(*reversed(matrix.shape), 1, bias=False) for shift, matrix in kernel.shifts.items()}
+    carriers = {
+        shift: nn.Conv2d(matrix.shape[1], matrix.shape[0], 1, bias=False) for shift, matrix in kernel.shifts.items()
+    }
     made = FittedModules(_conv_of(kernel.spec), nn.BatchNorm2d(kernel.spec.out_channels), carriers)
     paths = {name: made.conv, f"{name}_norm": made.norm} | {f"{name}_{shift}": one for shift, one in carriers.items()}
     for path, part in paths.items():
@@ -74,13 +75,12 @@ def condense(module: RewrittenModule, number: int, kernel: Kernel) -> FittedModu
     return made
 
 
-def condense_all(module: RewrittenModule, fits: tuple[FittedRange, ...]) -> RewrittenModule:
-    """The rewritten network in the form that its calibration gave it, to load weights into."""
-    spans = {(fit.start, fit.end) for fit in fits}
+def condense_all(module: RewrittenModule) -> None:
+    """Brings a rewritten network into the form that its fits gave it, to load weights into."""
+    spans = {(fit.start, fit.end) for fit in module.surgery.fits}
     for number, region in enumerate(module.surgery.regions):
         if (region.candidate.start, region.candidate.end) in spans:
             condense(module, number, region_kernel(module, number))
-    return module
 
 
 def _pads_itself(spec: ConvSpec) -> bool:

@@ -40,7 +40,6 @@ from layermerge.tracing.operators import Role
 from layermerge.tracing.structure import Structure, main_input
 from layermerge.tracing.trace import Trace
 
-
 FitForm = Literal["kernel", "mixing", "affine"]
 """What calibration fitted of a range: its whole kernel, a 1x1 behind it, or a scale and a shift a channel."""
 
