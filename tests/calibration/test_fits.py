@@ -12,6 +12,7 @@ from layermerge.calibration import fits
 from layermerge.calibration.fits import (
     Moments,
     apply_kernel,
+    at_places,
     best_correction,
     blocks,
     choose_form,
@@ -46,7 +47,9 @@ def kernel_of(spec: ConvSpec, seed: int = 0) -> Kernel:
 def moments_of(kernel: Kernel, form: FitForm, x: Tensor, target: Tensor) -> Moments:
     moments = Moments()
     output = apply_kernel(kernel, x, {})
-    for block in blocks(form, kernel.spec, x, output, target - output):
+    everywhere = torch.arange(output[0, 0].numel())
+    flat, residual = at_places(output, everywhere), at_places(target - output, everywhere)
+    for block in blocks(form, kernel.spec, x, everywhere, flat, residual):
         moments.add(block)
     return moments
 
@@ -75,7 +78,7 @@ def by_lstsq(kernel: Kernel, x: Tensor, target: Tensor, ridge: float) -> tuple[n
 @pytest.mark.parametrize("ridge", [0.0, 1e-2, 1.0])
 @pytest.mark.parametrize("name", SPECS)
 def test_a_fit_is_that_of_lstsq(name: str, ridge: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fits, "_BLOCK", 700)  # several blocks of images, and of rows
+    monkeypatch.setattr(fits, "_BLOCK", 700)  # several blocks a batch
     spec = SPECS[name]
     kernel, x = kernel_of(spec), random(6, spec.in_channels, 9, 8, seed=5)
     target = random(6, spec.out_channels, *spec.output_size(9, 8), seed=6)

@@ -18,8 +18,9 @@ from torch import nn
 from layermerge.arguments import Count, checked
 from layermerge.calibration.behind import Function
 from layermerge.calibration.fits import Moments, apply_kernel, best_correction, blocks, choose_form
+from layermerge.calibration.norms import reestimate, stale_norms
 from layermerge.calibration.place_fit import Pair, PlaceFit
-from layermerge.calibration.places import Place, find_places
+from layermerge.calibration.places import Place, find_places, unchanged
 from layermerge.calibration.sample import Sample, Sources
 from layermerge.calibration.trainable import Statistics, write_kernel
 from layermerge.calibration.walk import Walk
@@ -64,14 +65,21 @@ def calibrate(
     require_finite(original)
     require_finite(net)
     sample = Sample.of(images, net.surgery.inputs, count, _batch_size(net))
-    student = copy.deepcopy(net)
-    with evaluating(original), evaluating(student), torch.no_grad():
-        before = _distance(student, original, sample)
-        _Calibration(student, original, sample).run()
-        require_finite(student)
-        if _distance(student, original, sample) < before:
-            return student
-    return copy.deepcopy(net)
+    best, trial = copy.deepcopy(net).eval(), copy.deepcopy(net).eval()
+    with evaluating(original), torch.no_grad():
+        least = _distance(best, original, sample)
+        _Calibration(trial, original, sample).run()
+        if (distance := _distance(trial, original, sample)) < least:
+            best, least = trial, distance
+        norms = stale_norms(best, unchanged(best, original))
+        before = reestimate(best, norms, sample.fitted)
+        if not _distance(best, original, sample) < least:
+            for buffer, value in before.items():
+                buffer.copy_(value)
+    modes = {name: part.training for name, part in net.named_modules()}
+    for name, part in best.named_modules():
+        part.training = modes.get(name, net.training)
+    return best
 
 
 def _original(net: RewrittenModule, teacher: Trace | nn.Module | None) -> LiftedModule:
@@ -141,7 +149,9 @@ class _Calibration:
         return linear
 
     def _function(self, place: Place) -> Function | None:
-        return None if place.activation is None else self.student.get_submodule(place.activation)
+        module = None if place.activation is None else self.student.get_submodule(place.activation)
+        # Values are looked at one by one, whatever channel they are of.
+        return None if module is None or any(True for _ in module.parameters()) else module
 
     def _count_outputs(self, place: Place) -> int:
         given = next(self.fitted.each(place))
@@ -173,7 +183,8 @@ class _Calibration:
         for pair, moments in zip((self.fitted, self.held_out), sums, strict=True):
             for given in pair.each(place):
                 output = norm(apply_kernel(kernel, given.x, given.shifts))
-                for block in blocks("affine", kernel.spec, given.x, output, given.target - output):
+                everywhere = torch.arange(output[0, 0].numel())
+                for block in blocks("affine", kernel.spec, given.x, everywhere, output, given.target - output):
                     moments.add(block)
         if (correction := best_correction(*sums)) is not None:
             slope, offset = 1 + correction[:, 0, 0], correction[:, 1, 0]

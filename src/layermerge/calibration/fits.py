@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from layermerge.conv import ConvSpec
+from layermerge.conv import ConvSpec, Pair
 from layermerge.surgery.kernels import Kernel
 from layermerge.surgery.rewrite import FitForm
 
@@ -23,24 +23,36 @@ MOST_UNKNOWNS = 4096
 """Of one group, and the root of all entries of the Gram matrices: 128 MiB of them."""
 RIDGES = (1e-6, 1e-4, 1e-2, 1.0)
 """In units of the features' mean square."""
+PLACES_PER_UNKNOWN, FEWEST_PLACES = 64, 1 << 14
+"""How many places are looked at; neighbours say nearly the same."""
 _BLOCK = 1 << 22
-"""Entries of a block of patches: 32 MiB in float64."""
+"""Entries of a block of features: 32 MiB in float64."""
 
 Block = tuple[Tensor, Tensor]
 """Features (groups, unknowns, places), the last of them 1; residuals (groups, outputs, places)."""
 
 
 def choose_form(spec: ConvSpec, places: int) -> FitForm:
-    """The largest form whose Gram matrix is small enough and whose unknowns are half as many as the places, or fewer."""
-    sizes: dict[FitForm, tuple[int, int]] = {
-        "kernel": (spec.groups, spec.in_channels // spec.groups * prod(spec.kernel) + 1),
-        "mixing": (spec.groups, spec.out_channels // spec.groups + 1),
-    }
-    for form, (groups, unknowns) in sizes.items():
-        small = unknowns - 1 <= MOST_UNKNOWNS and groups * (unknowns - 1) ** 2 <= MOST_UNKNOWNS**2
-        if small and 2 * unknowns <= places:
+    """The largest form whose Gram matrices are small enough and whose unknowns are half as many as the places, or fewer."""
+    forms: tuple[FitForm, ...] = ("kernel", "mixing")
+    for form in forms:
+        unknowns = count_unknowns(form, spec)
+        small = unknowns <= MOST_UNKNOWNS and spec.groups * unknowns**2 <= MOST_UNKNOWNS**2
+        if small and 2 * (unknowns + 1) <= places:
             return form
     return "affine"
+
+
+def count_unknowns(form: FitForm, spec: ConvSpec) -> int:
+    """Of one group, the bias aside."""
+    if form == "affine":
+        return 1
+    return spec.in_channels // spec.groups * prod(spec.kernel) if form == "kernel" else spec.out_channels // spec.groups
+
+
+def count_places(form: FitForm, spec: ConvSpec) -> int:
+    """How many places a fit looks at, in all images together."""
+    return max(FEWEST_PLACES, PLACES_PER_UNKNOWN * count_unknowns(form, spec))
 
 
 def apply_kernel(kernel: Kernel, x: Tensor, shifts: dict[str, Tensor]) -> Tensor:
@@ -57,37 +69,56 @@ def _padded(x: Tensor, spec: ConvSpec) -> Tensor:
     return F.pad(x, (left, right, top, bottom)) if any(spec.padding) else x
 
 
-def blocks(form: FitForm, spec: ConvSpec, x: Tensor, output: Tensor, residual: Tensor) -> Iterator[Block]:
-    """Features and residuals of one batch, in float64, a bounded number of places at a time."""
+def spread_places(size: Pair, wanted: int, phase: float) -> Tensor:
+    """So many places of a map, or all, evenly over it; `phase` (0 to 1) shifts them, so that batches see different ones."""
+    total = size[0] * size[1]
+    count = max(1, min(total, wanted))
+    return ((torch.arange(count, dtype=torch.float64) + phase) * (total / count)).long().clamp_max(total - 1)
+
+
+def at_places(maps: Tensor, places: Tensor) -> Tensor:
+    """(images, channels, height, width) at some places of each map: (images, channels, places, 1)."""
+    return maps.flatten(2)[:, :, places.to(maps.device), None]
+
+
+def blocks(
+    form: FitForm, spec: ConvSpec, x: Tensor, places: Tensor, output: Tensor, residual: Tensor
+) -> Iterator[Block]:
+    """Features and residuals of one batch in float64, a bounded number at a time.
+
+    `output` and `residual` are given at the places alone; `x` is the whole map that the conv reads.
+    """
     if form == "kernel":
-        yield from _patches(spec, x, residual)
+        windows, width = _windows(spec, x)
+        count = max(1, _BLOCK // (len(x) * spec.in_channels * prod(spec.kernel)))
+        for first in range(0, len(places), count):
+            some = places[first : first + count].to(x.device)
+            taken = windows[:, :, some // width, some % width].transpose(2, 3).transpose(3, 4)
+            wanted = residual[:, :, first : first + count]
+            yield (
+                _with_ones(_by_group(taken.flatten(1, 3).double(), spec.groups)),
+                _by_group(wanted.double(), spec.groups),
+            )
         return
     groups = spec.groups if form == "mixing" else spec.out_channels
     yield _with_ones(_by_group(output.double(), groups)), _by_group(residual.double(), groups)
 
 
-def _patches(spec: ConvSpec, x: Tensor, residual: Tensor) -> Iterator[Block]:
-    padded, (height, width) = _padded(x, spec), residual.shape[2:]
-    reach = (spec.kernel[0] - 1) * spec.dilation[0] + 1
-    row = spec.in_channels * prod(spec.kernel) * width
-    rows = max(1, min(height, _BLOCK // row))
-    count = max(1, _BLOCK // (row * rows))
-    for first in range(0, len(x), count):
-        for top in range(0, height, rows):
-            bottom = min(height, top + rows)
-            window = padded[first : first + count, :, top * spec.stride[0] : (bottom - 1) * spec.stride[0] + reach]
-            taken = F.unfold(window.double(), spec.kernel, spec.dilation, 0, spec.stride)
-            taken = taken.reshape(len(window), -1, bottom - top, taken.shape[2] // (bottom - top))[..., :width]
-            wanted = residual[first : first + count, :, top:bottom].double()
-            yield _with_ones(_by_group(taken, spec.groups)), _by_group(wanted, spec.groups)
+def _windows(spec: ConvSpec, x: Tensor) -> tuple[Tensor, int]:
+    """What each output of a conv reads, without a copy: (images, channels, height, width, kernel); and the width."""
+    view = _padded(x, spec)
+    for axis, (kernel, stride, dilation) in enumerate(
+        zip(spec.kernel, spec.stride, spec.dilation, strict=True), start=2
+    ):
+        view = view.unfold(axis, (kernel - 1) * dilation + 1, stride)[..., ::dilation]
+    return view, view.shape[3]
 
 
 def _by_group(maps: Tensor, groups: int) -> Tensor:
-    """(images, channels, height, width) as (groups, channels of a group, places)."""
+    """(images, channels, ...) as (groups, channels of a group, places)."""
     count, channels = maps.shape[:2]
-    return (
-        maps.reshape(count, groups, channels // groups, -1).permute(1, 2, 0, 3).reshape(groups, channels // groups, -1)
-    )
+    split = maps.reshape(count, groups, channels // groups, -1)
+    return split.permute(1, 2, 0, 3).reshape(groups, channels // groups, -1)
 
 
 def _with_ones(features: Tensor) -> Tensor:

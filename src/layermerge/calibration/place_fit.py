@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from layermerge.calibration.behind import Function, Placing, PlacingSearch, nearest_hit
-from layermerge.calibration.fits import Moments, apply_kernel, best_correction, blocks, corrected
+from layermerge.calibration.fits import (
+    Moments,
+    apply_kernel,
+    at_places,
+    best_correction,
+    blocks,
+    corrected,
+    count_places,
+    spread_places,
+)
 from layermerge.calibration.places import Place
 from layermerge.calibration.trainable import Statistics
 from layermerge.calibration.walk import Walk
@@ -21,6 +30,9 @@ from layermerge.surgery.rewrite import FitForm
 
 ROUNDS = 2
 """How often the values before an activation are aimed at anew, from where the last fit has brought them."""
+
+
+_GOLDEN = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True)
@@ -56,12 +68,27 @@ def _rows(values: Tensor) -> Tensor:
     return values.reshape(-1, values.shape[-1], 1, 1)
 
 
-Aim = Callable[[Reading], Tensor]
-"""What the place itself is to give, what is added behind it taken off."""
+@dataclass(frozen=True)
+class _Looked:
+    """A batch at the places that are looked at; `output` is what the kernel gives that the fit starts from."""
+
+    given: Reading
+    places: Tensor
+    output: Tensor
+    joins: Tensor | float
+    target: Tensor
+
+    def value(self, kernel: Kernel) -> Tensor:
+        """What another kernel gives, and what is added to it."""
+        return at_places(apply_kernel(kernel, self.given.x, self.given.shifts), self.places) + self.joins
+
+
+Aim = Callable[[_Looked], Tensor]
+"""What a place's output, with what is added to it, is to be."""
 
 
 class PlaceFit:
-    """A fit of one place, in one form; `function` is the activation behind it, None where there is none."""
+    """A fit of one place in one form, which looks at some places of each map."""
 
     def __init__(self, fitted: Pair, held_out: Pair, place: Place, kernel: Kernel, form: FitForm) -> None:
         self.fitted, self.held_out = fitted, held_out
@@ -69,31 +96,35 @@ class PlaceFit:
         self._moments: dict[Pair, Moments] = {}
 
     def best(self, function: Function | None) -> Kernel | None:
+        """The better kernel; `function` is the activation behind the place, where there is one."""
         if function is not None and self.place.added:
             placing = self._placing(function)
-            return self._fit(lambda given: placing(given.target) - given.joins)
-        return self._best_behind(function, self._fit(lambda given: given.target - given.joins))
+            return self._fit(lambda seen: placing(seen.target))
+        first = self._fit(lambda seen: seen.target)
+        return first if function is None else self._best_behind(function, first)
 
-    def _best_behind(self, function: Function | None, first: Kernel | None) -> Kernel | None:
+    def _best_behind(self, function: Function, found: Kernel | None) -> Kernel | None:
         """Aims anew at what the activation maps to the right output, a few times; of all fits, the best behind it."""
-        if function is None:
-            return first
         best, least = None, self._error_behind(self.kernel, function)
-        found = first
         for left in range(ROUNDS, -1, -1):
             if found is None:
                 break
             if (error := self._error_behind(found, function)) < least:
                 best, least = found, error
-            latest = found
             if left:
-
-                def aim(given: Reading, latest: Kernel = latest) -> Tensor:
-                    value = apply_kernel(latest, given.x, given.shifts) + given.joins
-                    return nearest_hit(function, value, given.target) - given.joins
-
-                found = self._fit(aim)
+                latest = found
+                found = self._fit(lambda seen: nearest_hit(function, seen.value(latest), seen.target))  # noqa: B023
         return best
+
+    def _look(self, pair: Pair) -> Iterator[_Looked]:
+        images = sum(inputs.batch for inputs in pair.student.batches)
+        each = -(-count_places(self.form, self.kernel.spec) // images)
+        for number, given in enumerate(pair.each(self.place)):
+            high, wide = given.target.shape[2:]
+            places = spread_places((high, wide), each, number * _GOLDEN % 1.0)
+            output = apply_kernel(self.kernel, given.x, given.shifts)
+            joins = at_places(given.joins, places) if isinstance(given.joins, Tensor) else given.joins
+            yield _Looked(given, places, at_places(output, places), joins, at_places(given.target, places))
 
     def _fit(self, aim: Aim) -> Kernel | None:
         self._moments = {pair: self._summed(pair, aim) for pair in (self.fitted, self.held_out)}
@@ -104,22 +135,21 @@ class PlaceFit:
         """What the place reads is the same for every aim, so it is summed once."""
         known = self._moments.get(pair)
         moments = known.retargeted() if known else Moments()
-        for given in pair.each(self.place):
-            output = apply_kernel(self.kernel, given.x, given.shifts)
-            for block in blocks(self.form, self.kernel.spec, given.x, output, aim(given) - output):
+        for seen in self._look(pair):
+            residual = aim(seen) - seen.joins - seen.output
+            for block in blocks(self.form, self.kernel.spec, seen.given.x, seen.places, seen.output, residual):
                 moments.add(block, gram=known is None)
         return moments
 
     def _error_behind(self, kernel: Kernel, function: Function) -> float:
         error = 0.0
-        for given in self.held_out.each(self.place):
-            value = function(apply_kernel(kernel, given.x, given.shifts) + given.joins)
-            error += float((value - function(given.target)).double().square().sum())
+        for seen in self._look(self.held_out):
+            error += float((function(seen.value(kernel)) - function(seen.target)).double().square().sum())
         return error
 
     def _placing(self, function: Function) -> Placing:
         spread = Statistics.of(given.target for given in self.fitted.each(self.place))
         search = PlacingSearch(function, spread.mean, spread.variance.sqrt(), scalable=self.place.scalable)
-        for given in self.fitted.each(self.place):
-            search.add(given.target)
+        for seen in self._look(self.fitted):
+            search.add(seen.target)
         return search.best()

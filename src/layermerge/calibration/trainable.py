@@ -29,10 +29,10 @@ class Statistics:
         total = squares = None
         count = 0
         for batch in maps:
-            rows = batch.double().transpose(0, 1).flatten(1)
-            sums = rows.sum(1), rows.square().sum(1)
+            rest = [axis for axis in range(batch.ndim) if axis != 1]
+            sums = batch.sum(rest, dtype=torch.float64), batch.double().square().sum(rest)
             total, squares = sums if total is None or squares is None else (total + sums[0], squares + sums[1])
-            count += rows.shape[1]
+            count += batch.numel() // batch.shape[1]
         assert total is not None
         assert squares is not None
         mean = total / count
