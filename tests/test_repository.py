@@ -34,7 +34,7 @@ ORDER = (
     "models tracing",
     "planning data",
     "surgery tasks",
-    "runtimes tuning sampling",
+    "runtimes tuning sampling calibration",
     "tables",
     "solving",
     "baselines",

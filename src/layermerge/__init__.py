@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from layermerge import tasks as tasks
+    from layermerge.calibration.calibrate import calibrate as calibrate
     from layermerge.conv import ConvSpec as ConvSpec
     from layermerge.errors import LayerMergeError as LayerMergeError
     from layermerge.planning.plan import Candidate as Candidate
@@ -54,6 +55,7 @@ _HOMES = {
     "Recipe": "layermerge.tuning.recipe",
     "Settings": "layermerge.runs.recipe",
     "Task": "layermerge.tasks.base",
+    "calibrate": "layermerge.calibration.calibrate",
     "compress": "layermerge.runs.compress",
     "compare": "layermerge.runs.compare",
     "finetune": "layermerge.tuning.loop",

@@ -17,7 +17,7 @@ from agreement import call, differences, features, tensors, to_double, worst
 from layermerge.errors import first_line
 from layermerge.runtimes.base import RuntimeSettings
 from layermerge.runtimes.onnx_runtime import OnnxRuntime
-from layermerge.tracing.capture import Inputs
+from layermerge.tracing.inputs import Inputs
 from solutions import random_solution, randomise
 from sweep.branches import residual_branches
 from sweep.networks import Network

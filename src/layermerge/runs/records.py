@@ -11,6 +11,7 @@ from layermerge.planning.plan import Candidate
 from layermerge.solving.frontier import Solution
 from layermerge.solving.solve import Objective
 from layermerge.surgery.merge import MergedModule
+from layermerge.surgery.rewrite import FittedRange
 from layermerge.tables.cost import TableCost
 from layermerge.tasks.base import Score
 
@@ -69,6 +70,8 @@ class SavedNetwork:
     form: Literal["rewritten", "merged"]
     added_activations: bool
     candidates: tuple[Candidate, ...]
+    fits: tuple[FittedRange, ...] = ()
+    """The ranges that calibration fitted, and what of them."""
     schema_version: Literal[2] = SCHEMA
 
 

@@ -6,6 +6,7 @@ weights in rewritten or merged form. `load` traces the original again, applies t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -21,8 +22,9 @@ from layermerge.runs.directory import NetworkDirectory
 from layermerge.runs.plan_file import PlanFile
 from layermerge.runs.records import SavedNetwork
 from layermerge.surgery.drop_in import follow_calls_of
+from layermerge.surgery.fitted import condense_all
 from layermerge.surgery.merge import MergedModule, merged_shell
-from layermerge.surgery.rewrite import RewrittenModule, rewrite
+from layermerge.surgery.rewrite import FittedRange, Origin, RewrittenModule, Surgery, rewrite
 from layermerge.tracing.fingerprint import fingerprint
 from layermerge.tracing.trace import trace
 
@@ -44,7 +46,7 @@ def save(run_dir: FilePath, module: nn.Module) -> None:
         plan = known  # a fuller menu of the same network stays
     form = "merged" if isinstance(module, MergedModule) else "rewritten"
     solution = document_text(
-        SavedNetwork(plan.fingerprint, form, surgery.added_activations, surgery.candidates)  # type: ignore[arg-type]
+        SavedNetwork(plan.fingerprint, form, surgery.added_activations, surgery.candidates, surgery.fits)  # type: ignore[arg-type]
     )
     state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in module.state_dict().items()}
     metadata = {"solution": digest(solution)}
@@ -73,10 +75,25 @@ def load(run_dir: FilePath, model: nn.Module) -> RewrittenModule | MergedModule:
             "load it with the model and the input shape it was traced with"
         )
     rewritten = rewrite(traced, solution.candidates, add_activation=solution.added_activations)
+    # The model's weights do not matter, so it is not the original that this network could be calibrated to.
+    rewritten.surgery = replace(rewritten.surgery, origin=Origin(), fits=_known(solution, rewritten.surgery, place))
+    condense_all(rewritten)
     module = merged_shell(rewritten) if solution.form == "merged" else rewritten
     _load_strictly(module, state, place.weights)
     follow_calls_of(model, module, traced.inputs)
     return module.train(model.training and solution.form == "rewritten")
+
+
+def _known(solution: SavedNetwork, surgery: Surgery, place: NetworkDirectory) -> tuple[FittedRange, ...]:
+    """The ranges that were fitted, all of which the network has."""
+    spans = {(region.candidate.start, region.candidate.end) for region in surgery.regions}
+    for fit in solution.fits:
+        if (fit.start, fit.end) not in spans:
+            raise ArtifactError(
+                f"'{place.solution}' says that layers {fit.start} to {fit.end} were fitted, but they are not one range of "
+                "this network; save the network again"
+            )
+    return solution.fits
 
 
 def _read_weights(place: NetworkDirectory) -> dict[str, Tensor]:

@@ -65,7 +65,7 @@ def merge(module: nn.Module) -> MergedModule:
     parts: dict[int, _Part] = {}
 
     def replace(number: int) -> Kernel:
-        kernel = region_kernel(module, regions[number])
+        kernel = region_kernel(module, number)
         parts[number] = _part(merged_name(module, regions[number]), kernel, module.dtype)
         return kernel
 
@@ -89,7 +89,10 @@ def merged_shell(module: RewrittenModule) -> MergedModule:
         regions = module.surgery.regions
         return _assemble(
             module,
-            [_part(merged_name(module, region), region_kernel(module, region), module.dtype) for region in regions],
+            [
+                _part(merged_name(module, region), region_kernel(module, number), module.dtype)
+                for number, region in enumerate(regions)
+            ],
         )
 
 

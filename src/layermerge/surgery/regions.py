@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from torch import fx
+
 from layermerge.planning.reading import Reading
 from layermerge.planning.remains import Remains
 from layermerge.surgery.affines import affine_of
 from layermerge.surgery.kernels import Kernel
 from layermerge.surgery.rewrite import RewrittenModule
+from layermerge.surgery.sites import find_site
 from layermerge.tracing.constants import conv_tensors
 from layermerge.tracing.operators import Role
 from layermerge.tracing.structure import BlockStep, ConvStep, DataPath, OpStep, SubgraphStep
@@ -18,9 +23,21 @@ def merged_name(module: RewrittenModule, region: Reading) -> str:
     return structure.layers[max(index for index in structure.layers_of(region.steps) if index in kept)].name
 
 
-def region_kernel(module: RewrittenModule, region: Reading) -> Kernel:
+def region_kernel(module: RewrittenModule, number: int) -> Kernel:
     """What the region's convs, norms, scalars, shifts and shortcuts multiply to, from the weights they have now."""
+    region, members = module.surgery.regions[number], find_site(module.graph, number).members
+    if any("condensed" in node.meta for node in members):
+        return _condensed(module, region, members)
     return _Multiplier(module).along(region.steps, module.surgery.structure.channels_into(region.steps[0]))
+
+
+def _condensed(module: RewrittenModule, region: Reading, members: tuple[fx.Node, ...]) -> Kernel:
+    """One conv, what carries its shifts, and a norm: what calibration made of the region's layers."""
+    *inner, norm = members
+    kernels = [Kernel.of(*conv_tensors(module, node), region.spec) for node in inner if node.meta["role"] is Role.CONV]
+    names = [node.meta.get("carries") for node in inner if node.meta["role"] is Role.CONV]
+    shifts = {name: one.weight[:, :, 0, 0] for name, one in zip(names, kernels, strict=True) if name}
+    return replace(kernels[0], shifts=shifts).scaled(*affine_of(module, norm))
 
 
 class _Multiplier:

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from torch import fx, nn
 from torch.nn import functional as F
@@ -41,10 +41,32 @@ from layermerge.tracing.operators import Role
 from layermerge.tracing.structure import Structure, main_input
 from layermerge.tracing.trace import Trace
 
+FitForm = Literal["kernel", "mixing", "affine"]
+"""What calibration fitted of a range: its whole kernel, a 1x1 behind it, or a scale and a shift a channel."""
+
+
+@dataclass(frozen=True)
+class FittedRange:
+    """Layers start..end-1, whose one conv has been fitted and is no longer the product of theirs."""
+
+    start: int
+    end: int
+    form: FitForm
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The network that another was rewritten from, where this process has it; sent to another process, it is forgotten."""
+
+    module: LiftedModule | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Origin, ()
+
 
 @dataclass(frozen=True)
 class Surgery:
-    """What was done to a network, enough to merge it; tensors are not part of it."""
+    """What was done to a network, enough to merge it; its own tensors are not part of it."""
 
     structure: Structure
     candidates: tuple[Candidate, ...]
@@ -53,6 +75,9 @@ class Surgery:
     kept: frozenset[int]
     inputs: Inputs
     added_activations: bool
+    origin: Origin = Origin()
+    fits: tuple[FittedRange, ...] = ()
+    """What calibration changed; such a region is one conv with a norm."""
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Surgery:
         return self
@@ -90,7 +115,8 @@ def rewrite(trace: Trace, candidates: Iterable[Candidate], *, add_activation: bo
     module.graph.eliminate_dead_code()
     module.graph.lint()
     regions = _living(module.graph, [reading for reading in readings if reading.candidate.kept])
-    module.surgery = Surgery(structure, chosen, regions, remains.kept, trace.inputs, add_activation)
+    origin = Origin(trace.module)
+    module.surgery = Surgery(structure, chosen, regions, remains.kept, trace.inputs, add_activation, origin)
     require_sound(module, trace.module, regions)
     drop_unused(module)
     module.recompile()

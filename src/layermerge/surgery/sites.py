@@ -29,10 +29,14 @@ def find_site(graph: fx.Graph, number: int) -> Site:
     members = [node for node in graph.nodes if node.meta.get("region") == number]
     inside, read, shifts = set(members), list[fx.Node](), dict[str, fx.Node]()
     for node in members:
+        if carried := node.meta.get("carries"):
+            shifts[carried] = main_input(node)
+            continue
         inputs = [arg for arg in node.args if isinstance(arg, fx.Node)]
         read += inputs if node.meta["role"] is Role.ADD else [main_input(node)]
         if node.meta["role"] is Role.SHIFT:
-            shifts[node.name] = next(arg for arg in inputs if arg is not main_input(node))
+            joining = next(arg for arg in inputs if arg is not main_input(node))
+            shifts |= {} if joining in inside else {node.name: joining}
     outside = {node for node in read if node not in inside}
     if len(outside) != 1:
         raise SurgeryError(f"region {number} reads {len(outside)} feature maps, so it is not one conv; report it")

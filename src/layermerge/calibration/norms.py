@@ -1,0 +1,47 @@
+"""Norms: running statistics taken anew, from what a changed network really computes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor, fx
+
+from layermerge.calibration.walk import Walk
+from layermerge.surgery.fitted import Norm
+from layermerge.surgery.rewrite import RewrittenModule
+from layermerge.tracing.inputs import Inputs
+
+
+def stale_norms(module: RewrittenModule, unchanged: Collection[fx.Node]) -> list[Norm]:
+    """The norms with running statistics that read something else than in the original, and that no fit has set."""
+    fits = {(fit.start, fit.end) for fit in module.surgery.fits}
+    regions = [(region.candidate.start, region.candidate.end) for region in module.surgery.regions]
+    found: list[Norm] = []
+    for node in module.graph.nodes:
+        number = node.meta.get("region")
+        fitted = number is not None and regions[number] in fits
+        norm = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if isinstance(norm, Norm) and norm.track_running_stats and node not in unchanged and not fitted:
+            found.append(norm)
+    return found
+
+
+def reestimate(module: RewrittenModule, norms: Sequence[Norm], batches: Sequence[Inputs]) -> dict[Tensor, Tensor]:
+    """Takes the norms' statistics from one pass over all batches, and returns what they were, by buffer."""
+    buffers = [buffer for norm in norms for buffer in norm.buffers()]
+    before = {buffer: buffer.clone() for buffer in buffers}
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the mean over all batches
+        norm.train()
+    with torch.no_grad():
+        for _ in Walk(module, batches, 0).outputs():
+            pass
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+        norm.eval()
+        if norm.num_batches_tracked is not None:
+            norm.num_batches_tracked.copy_(before[norm.num_batches_tracked])
+    return before

@@ -1,0 +1,155 @@
+"""One place of a network, fitted: the kernel that brings it nearest to what the original computes there.
+
+In: both networks on the same batches, fitted and held out, and the kernel that is there. Out: a better kernel, or None where
+none is better on held-out images. Where an activation follows, what counts is its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from layermerge.calibration.behind import Function, Placing, PlacingSearch, nearest_hit
+from layermerge.calibration.fits import (
+    Moments,
+    apply_kernel,
+    at_places,
+    best_correction,
+    blocks,
+    corrected,
+    count_places,
+    spread_places,
+)
+from layermerge.calibration.places import Place
+from layermerge.calibration.trainable import Statistics
+from layermerge.calibration.walk import Walk
+from layermerge.surgery.kernels import Kernel
+from layermerge.surgery.rewrite import FitForm
+
+ROUNDS = 2
+"""How often the values before an activation are aimed at anew, from where the last fit has brought them."""
+
+
+_GOLDEN = (5**0.5 - 1) / 2
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a place reads, the shifts that join in it, what is added behind it, and what the original computes."""
+
+    x: Tensor
+    shifts: dict[str, Tensor]
+    joins: Tensor | float
+    target: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Both networks on the same batches."""
+
+    student: Walk
+    teacher: Walk
+
+    def each(self, place: Place) -> Iterator[Reading]:
+        """Batch by batch; of a linear layer as maps of one pixel."""
+        wanted = [place.source, *place.shifts.values(), *([place.joins] if place.joins else [])]
+        given = self.student.each(wanted, before=place.start)
+        for (x, *rest), (target,) in zip(given, self.teacher.each([place.target]), strict=True):
+            if place.region is None:
+                yield Reading(_rows(x), {}, 0.0, _rows(target))
+            else:
+                shifts = dict(zip(place.shifts, rest, strict=False))
+                yield Reading(x, shifts, rest[-1] if place.joins else 0.0, target)
+
+
+def _rows(values: Tensor) -> Tensor:
+    return values.reshape(-1, values.shape[-1], 1, 1)
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """A batch at the places that are looked at; `output` is what the kernel gives that the fit starts from."""
+
+    given: Reading
+    places: Tensor
+    output: Tensor
+    joins: Tensor | float
+    target: Tensor
+
+    def value(self, kernel: Kernel) -> Tensor:
+        """What another kernel gives, and what is added to it."""
+        return at_places(apply_kernel(kernel, self.given.x, self.given.shifts), self.places) + self.joins
+
+
+Aim = Callable[[_Looked], Tensor]
+"""What a place's output, with what is added to it, is to be."""
+
+
+class PlaceFit:
+    """A fit of one place in one form, which looks at some places of each map."""
+
+    def __init__(self, fitted: Pair, held_out: Pair, place: Place, kernel: Kernel, form: FitForm) -> None:
+        self.fitted, self.held_out = fitted, held_out
+        self.place, self.kernel, self.form = place, kernel, form
+        self._moments: dict[Pair, Moments] = {}
+
+    def best(self, function: Function | None) -> Kernel | None:
+        """The better kernel; `function` is the activation behind the place, where there is one."""
+        if function is not None and self.place.added:
+            placing = self._placing(function)
+            return self._fit(lambda seen: placing(seen.target))
+        first = self._fit(lambda seen: seen.target)
+        return first if function is None else self._best_behind(function, first)
+
+    def _best_behind(self, function: Function, found: Kernel | None) -> Kernel | None:
+        """Aims anew at what the activation maps to the right output, a few times; of all fits, the best behind it."""
+        best, least = None, self._error_behind(self.kernel, function)
+        for left in range(ROUNDS, -1, -1):
+            if found is None:
+                break
+            if (error := self._error_behind(found, function)) < least:
+                best, least = found, error
+            if left:
+                latest = found
+                found = self._fit(lambda seen: nearest_hit(function, seen.value(latest), seen.target))  # noqa: B023
+        return best
+
+    def _look(self, pair: Pair) -> Iterator[_Looked]:
+        images = sum(inputs.batch for inputs in pair.student.batches)
+        each = -(-count_places(self.form, self.kernel.spec) // images)
+        for number, given in enumerate(pair.each(self.place)):
+            high, wide = given.target.shape[2:]
+            places = spread_places((high, wide), each, number * _GOLDEN % 1.0)
+            output = apply_kernel(self.kernel, given.x, given.shifts)
+            joins = at_places(given.joins, places) if isinstance(given.joins, Tensor) else given.joins
+            yield _Looked(given, places, at_places(output, places), joins, at_places(given.target, places))
+
+    def _fit(self, aim: Aim) -> Kernel | None:
+        self._moments = {pair: self._summed(pair, aim) for pair in (self.fitted, self.held_out)}
+        correction = best_correction(self._moments[self.fitted], self._moments[self.held_out])
+        return None if correction is None else corrected(self.kernel, self.form, correction)
+
+    def _summed(self, pair: Pair, aim: Aim) -> Moments:
+        """What the place reads is the same for every aim, so it is summed once."""
+        known = self._moments.get(pair)
+        moments = known.retargeted() if known else Moments()
+        for seen in self._look(pair):
+            residual = aim(seen) - seen.joins - seen.output
+            for block in blocks(self.form, self.kernel.spec, seen.given.x, seen.places, seen.output, residual):
+                moments.add(block, gram=known is None)
+        return moments
+
+    def _error_behind(self, kernel: Kernel, function: Function) -> float:
+        error = 0.0
+        for seen in self._look(self.held_out):
+            error += float((function(seen.value(kernel)) - function(seen.target)).double().square().sum())
+        return error
+
+    def _placing(self, function: Function) -> Placing:
+        spread = Statistics.of(given.target for given in self.fitted.each(self.place))
+        search = PlacingSearch(function, spread.mean, spread.variance.sqrt(), scalable=self.place.scalable)
+        for seen in self._look(self.fitted):
+            search.add(seen.target)
+        return search.best()
