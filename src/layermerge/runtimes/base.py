@@ -16,7 +16,8 @@ from torch import nn
 
 from layermerge.arguments import checked
 from layermerge.errors import RuntimeUnavailable, require_package
-from layermerge.runtimes.clock import Clocks, ClockSettings, Sample, time_side_by_side
+from layermerge.runtimes.clock import Clocks, ClockSettings, Rounds, Sample, run_side_by_side
+from layermerge.runtimes.recording import Recording
 from layermerge.tracing.capture import Inputs
 
 Pass = Callable[[], object]
@@ -51,6 +52,8 @@ class Runtime(ABC):
     extra: ClassVar[str]
     reads_onnx: ClassVar[bool] = False
     clocks: ClassVar[Clocks] = Clocks()
+    fuses: ClassVar[bool] = True
+    """Whether an activation runs within the conv before it."""
 
     def __init__(self, settings: RuntimeSettings) -> None:
         self.settings = settings
@@ -80,6 +83,16 @@ class Runtime(ABC):
         del path, inputs
         raise self._reads_no_files()
 
+    def record(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Recording | None:
+        """Passes of the module in which each operator is timed; None where the runtime does not tell."""
+        del module, inputs, small
+        return None
+
+    def record_file(self, path: Path, inputs: Inputs) -> Recording | None:
+        """The same of an exported ONNX file."""
+        del path, inputs
+        return None
+
     @abstractmethod
     def serve(self, module: nn.Module, inputs: Inputs) -> Served:
         """The module as this runtime computes it, whose scores are those of what is served; `inputs` show how it is called."""
@@ -98,8 +111,12 @@ class Runtime(ABC):
         self, runs: Mapping[str, Pass], settings: ClockSettings, *, between: Pass = lambda: None
     ) -> dict[str, Sample]:
         """Times passes of this runtime side by side, and leaves the process as it was."""
+        return self.rounds(runs, settings, between=between).samples()
+
+    def rounds(self, runs: Mapping[str, Pass], settings: ClockSettings, *, between: Pass = lambda: None) -> Rounds:
+        """The same, pass by pass."""
         with self.running():
-            return time_side_by_side(runs, settings, between=between)
+            return run_side_by_side(runs, settings, between=between)
 
     def running(self) -> AbstractContextManager[None]:
         """The state of the process in which passes run, where a runtime has its settings there."""

@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from layermerge.errors import RuntimeUnavailable
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings, Served
+from layermerge.runtimes.recording import Recording
+from layermerge.runtimes.torch_recording import TorchRecording
 from layermerge.runtimes.writing import for_serving
 from layermerge.tracing.capture import Inputs
 
@@ -35,6 +37,7 @@ class TorchEager(Runtime):
     name = "torch"
     package = "torch"
     extra = "torch"
+    fuses = False
 
     def __init__(self, settings: RuntimeSettings) -> None:
         if not isinstance(getattr(torch, settings.dtype, None), torch.dtype):
@@ -54,6 +57,15 @@ class TorchEager(Runtime):
                 called(*args, **kwargs)
 
         return _timed_by_events(run) if self._device.type == "cuda" else run
+
+    def record(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Recording | None:
+        del small
+        placed = self._placed(module)
+        if self._device.type != "cpu":
+            return None
+        args, kwargs = self._fitted((inputs.args, dict(inputs.kwargs)))
+        graph = placed if isinstance(placed, fx.GraphModule) else fx.symbolic_trace(placed)
+        return TorchRecording(graph, (*args, *kwargs.values()), self.running)
 
     def serve(self, module: nn.Module, inputs: Inputs) -> Served:
         del inputs
@@ -98,6 +110,9 @@ class TorchCompile(TorchEager):
     """What `torch.compile(module)(x)` does; the first pass compiles."""
 
     name = "torch-compile"
+
+    def record(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> None:
+        """Operators of its own make are not those of the network."""
 
     def compiled(self, module: nn.Module) -> nn.Module:
         compiled = torch.compile(module)

@@ -21,7 +21,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from layermerge.errors import TableError
 from layermerge.files import SCHEMA, Record, exclusive, first_problem, require_schema
 
-Status = Literal["ok", "failed", "ruled_out"]
+Status = Literal["ok", "failed", "ruled_out", "slower"]
 Scalar = str | int | float | bool | None
 # No measurement comes near these; far beyond, sums and squares would overflow.
 Finite = Annotated[float, Field(ge=-1e15, le=1e15)]
@@ -29,7 +29,10 @@ NotNegative = Annotated[float, Field(ge=0, le=1e15)]
 
 
 class Row(Record):
-    """One measurement. A row that failed or was ruled out carries a reason instead of a value, and leaves the menu."""
+    """One measurement. A row that failed or was ruled out carries a reason instead of a value, and leaves the menu.
+
+    So does one that is `slower` than what it stands for: it was not measured to the end, and its value is a lower bound.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -41,6 +44,12 @@ class Row(Record):
     seconds: NotNegative = 0.0
     """What the measurement cost."""
     reason: str | None = None
+    of: str | None = None
+    """The key of the row that it measures once more; rows of one thing are pooled on reading."""
+    round: Annotated[int, Field(ge=0)] = 0
+    """Of the loop that it was measured for; 0 before any."""
+    parts: tuple[str, ...] = ()
+    """Of a whole network: the keys of what it is made of."""
 
     @model_validator(mode="after")
     def _says_what_its_status_needs(self) -> Row:
@@ -49,6 +58,11 @@ class Row(Record):
         if self.status != "ok" and not self.reason:
             raise ValueError(f"a row with status {self.status} needs a reason")
         return self
+
+    @property
+    def unsaid(self) -> set[str]:
+        """What goes without saying of most rows."""
+        return {name for name in ("of", "round", "parts") if not getattr(self, name)}
 
 
 class Table:
@@ -134,7 +148,7 @@ class TableWriter:
         if row.key in self.table:
             raise TableError(f"table '{self.path}' has a row for '{row.key}' already")
         try:
-            _append(self._file, row.model_dump())
+            _append(self._file, row.model_dump(exclude=row.unsaid))
         except OSError as error:
             raise _unwritable(self.path, error) from error
         self.table.rows[row.key] = row
