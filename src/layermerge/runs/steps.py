@@ -33,7 +33,8 @@ from layermerge.surgery.rewrite import RewrittenModule, rewrite
 from layermerge.tables.branches import Branch, branch_maker, branches_of
 from layermerge.tables.cost import table_cost
 from layermerge.tables.importance import measure_importance
-from layermerge.tables.latency import LatencyJob, LatencyTable
+from layermerge.tables.latency import LatencyTable
+from layermerge.tables.measuring import LatencyJob
 from layermerge.tables.shards import WHOLE_TABLE, Shard
 from layermerge.tables.table import Table
 from layermerge.tables.workloads import Workload, workloads_of

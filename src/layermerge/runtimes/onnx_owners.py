@@ -9,10 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-_BARRIERS = frozenset(
-    "MaxPool AveragePool GlobalAveragePool GlobalMaxPool ReduceMean ReduceSum Gemm MatMul Concat Resize Upsample Softmax "
-    "Flatten Transpose Slice Split Squeeze Unsqueeze Gather Shape Expand".split()
-)
+_POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceSum", "Softmax")
+_MOVES = ("Concat", "Resize", "Upsample", "Flatten", "Transpose", "Slice", "Split", "Squeeze", "Unsqueeze", "Gather")
+_BARRIERS = frozenset((*_POOLS, *_MOVES, "Gemm", "MatMul", "Shape", "Expand"))
 """Operators that belong to no conv, whatever they read."""
 _SUFFIXES = ("_nchwc", "/WithoutBiases", "_original", "/fused", "/Conv")
 

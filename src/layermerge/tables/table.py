@@ -48,8 +48,10 @@ class Row(Record):
     """The key of the row that it measures once more; rows of one thing are pooled on reading."""
     round: Annotated[int, Field(ge=0)] = 0
     """Of the loop that it was measured for; 0 before any."""
+    in_network: bool = False
+    """Whether the runtime told it of a whole network, rather than of a workload by itself."""
     parts: tuple[str, ...] = ()
-    """Of a whole network: the keys of what it is made of."""
+    """Of a whole merged network: the keys of its candidates."""
 
     @model_validator(mode="after")
     def _says_what_its_status_needs(self) -> Row:
@@ -62,7 +64,7 @@ class Row(Record):
     @property
     def unsaid(self) -> set[str]:
         """What goes without saying of most rows."""
-        return {name for name in ("of", "round", "parts") if not getattr(self, name)}
+        return {name for name in ("of", "round", "in_network", "parts") if not getattr(self, name)}
 
 
 class Table:

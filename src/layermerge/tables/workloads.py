@@ -59,7 +59,7 @@ class Workload:
 
     @property
     def output_shape(self) -> MapShape:
-        channels, height, width = self.input_shape
+        _, height, width = self.input_shape
         return (self.spec.out_channels, *self.spec.output_size(height, width)) if self.spec else self.input_shape
 
     @property
