@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from torch.nn import Conv2d
+from torch.nn import Conv2d, Module
 
 import layermerge as lm
 import zoo
@@ -142,9 +142,17 @@ def test_inputs_have_the_batch_that_was_asked_for(tmp_path: Path) -> None:
     assert {shape[0] for shape in runtime.shapes} == {7}
 
 
+def conv_of(module: Module) -> Conv2d:
+    """Of a sandwich; of others, one that is like none."""
+    conv = module.conv if isinstance(module, Sandwich) else None
+    return conv if isinstance(conv, Conv2d) else Conv2d(1, 1, 1)
+
+
 def test_a_work_that_fails_takes_its_candidates_off_the_menu(tmp_path: Path) -> None:
     runtime = FakeRuntime()
-    runtime.broken = lambda module: isinstance(module, Sandwich) and isinstance(module.conv, Conv2d) and module.conv.kernel_size == (5, 5)
+    runtime.broken = lambda module: (
+        isinstance(module, Sandwich) and isinstance(module.conv, Conv2d) and module.conv.kernel_size == (5, 5)
+    )
     table = measure("plain", tmp_path, runtime)
     gone = {candidate.key for candidate in table.plan.candidates if table.of(candidate) is None}
     assert gone == {"0-2:5x5g1", "0-3:5x5g1", "1-3:5x5g1"}
@@ -158,7 +166,9 @@ def test_a_work_that_fails_takes_its_candidates_off_the_menu(tmp_path: Path) -> 
 
 def test_a_layer_that_cannot_be_measured_at_all_is_one_clear_line(tmp_path: Path) -> None:
     runtime = FakeRuntime()
-    runtime.broken = lambda module: isinstance(module, Sandwich) and isinstance(module.conv, Conv2d) and module.conv.in_channels == 3
+    runtime.broken = lambda module: (
+        isinstance(module, Sandwich) and isinstance(module.conv, Conv2d) and module.conv.in_channels == 3
+    )
     table = measure("plain", tmp_path, runtime)
     with pytest.raises(TableError, match=r"has no latency .RuntimeError: operator not known here.; remove its line"):
         _ = table.fixed_ms
@@ -283,7 +293,9 @@ def test_a_table_of_a_real_runtime(runtime: str, tmp_path: Path) -> None:
     table = lm.measure_latency(plan, trace=traced, runtime=runtime, batch_size=2, path=path, clock=QUICK)
     workloads = {workload.key for workload in table.workloads.values() if workload is not None}
     read = Table.read(path)
-    singles = {workload.key for entry in plan.candidates if entry.untouched and (workload := table.workloads[entry.key])}
+    singles = {
+        workload.key for entry in plan.candidates if entry.untouched and (workload := table.workloads[entry.key])
+    }
     assert read.rows.keys() == {WHOLE, *workloads, *map(in_network_key, singles)}
     assert {row.status for row in read.rows.values()} == {"ok"}
     assert all(row.samples == 2 and row.value is not None and row.value >= 0 for row in read.rows.values())

@@ -24,7 +24,11 @@ def latency(run_dir: RunArgument, as_json: JsonOption = False, *, flags: Flags) 
     directory = RunDirectory(run_dir)
     recipe = run_recipe(directory, None, flags.changes)
     table = measure_latency_from_files(
-        directory, recipe.make_runtime(), recipe.batch_size, lambda: load_network(flags.recipe(run_dir)).module
+        directory,
+        recipe.make_runtime(),
+        recipe.batch_size,
+        lambda: load_network(flags.recipe(run_dir)).module,
+        recipe.objective,
     )
     if directory.recipe.is_file():
         add_to_recipe(directory, recipe)

@@ -26,7 +26,7 @@ from layermerge.runs.yaml_text import LONGEST, read_yaml
 from layermerge.runtimes.base import Runtime, RuntimeSettings
 from layermerge.runtimes.registry import RUNTIMES, make_runtime
 from layermerge.solving.budget import budget_text
-from layermerge.solving.solve import Objective
+from layermerge.tables.bounds import Objective
 from layermerge.tables.executors import Executor, LocalProcesses, in_this_process
 from layermerge.tables.ray_cluster import RayCluster
 from layermerge.tasks.base import Task

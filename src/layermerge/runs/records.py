@@ -9,8 +9,8 @@ from typing import Literal
 from layermerge.files import SCHEMA, STRICT
 from layermerge.planning.plan import Candidate
 from layermerge.solving.frontier import Solution
-from layermerge.solving.solve import Objective
 from layermerge.surgery.merge import MergedModule
+from layermerge.tables.bounds import Objective
 from layermerge.tables.cost import TableCost
 from layermerge.tasks.base import Score
 

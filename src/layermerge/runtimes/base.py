@@ -88,6 +88,10 @@ class Runtime(ABC):
         del module, inputs, small
         return None
 
+    def prepare_recorded(self, module: nn.Module, inputs: Inputs) -> tuple[Pass, Recording | None]:
+        """A pass of the module, and one that is recorded where the runtime tells."""
+        return self.prepare(module, inputs), self.record(module, inputs)
+
     def record_file(self, path: Path, inputs: Inputs) -> Recording | None:
         """The same of an exported ONNX file."""
         del path, inputs

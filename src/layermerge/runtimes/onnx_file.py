@@ -85,10 +85,18 @@ class OnnxRuntimeBase(Runtime):
     def record(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Recording | None:
         return self._exported(module, inputs, lambda path: self.recorded(path, inputs), small=small)
 
+    def prepare_recorded(self, module: nn.Module, inputs: Inputs) -> tuple[Pass, Recording | None]:
+        def both(path: Path) -> tuple[Pass, Recording | None]:
+            return self.prepare_file(path, inputs), self.recorded(path, inputs)
+
+        return self._exported(module, inputs, both)
+
     def record_file(self, path: Path, inputs: Inputs) -> Recording | None:
         return self.recorded(path, inputs)
 
-    def _exported(self, module: nn.Module, inputs: Inputs, read: Callable[[Path], Read], *, small: bool = False) -> Read:
+    def _exported(
+        self, module: nn.Module, inputs: Inputs, read: Callable[[Path], Read], *, small: bool = False
+    ) -> Read:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "graph.onnx"
             write = write_onnx_quickly if small else write_onnx

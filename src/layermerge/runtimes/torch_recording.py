@@ -50,7 +50,7 @@ class _Timed(fx.Interpreter):
         if n.op not in ("call_module", "call_function", "call_method"):
             return super().run_node(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        run = self.fetch_attr(n.target) if n.op == "call_module" else None
+        run = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
         start = time.perf_counter()
         found = run(*args, **kwargs) if run else getattr(self, n.op)(n.target, args, kwargs)
         self.taken.append((n, isinstance(run, nn.Conv2d), (time.perf_counter() - start) * 1e3))
@@ -69,5 +69,3 @@ def _owners(graph: fx.GraphModule) -> dict[fx.Node, str]:
             if known:
                 found[node] = known[-1]
     return found
-
-

@@ -42,6 +42,11 @@ class Stakes:
         return len(candidate.layers) >= math.exp(self.largest_gain)
 
 
+def largest_gain(ceiling: float) -> float:
+    """The most that a score can rise to this ceiling: shares begin at 0, losses in units of the pretrained network at -1."""
+    return 1.0 if 0 <= ceiling <= 1 else math.inf
+
+
 def in_order(plan: Plan, workloads: Mapping[str, Workload | None]) -> list[Workload]:
     """Every distinct workload: those of single layers as they are, then the others by their work."""
     untouched = {_key(workloads, entry): None for entry in plan.candidates if entry.untouched}

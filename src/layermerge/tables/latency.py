@@ -9,7 +9,6 @@ in the network, and they sum to more than the whole, rows are scaled.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -54,8 +53,7 @@ class LatencyTable:
     @property
     def fresh(self) -> LatencyTable:
         """The table as it was before anything was chosen by it: importance and choices that rest on it stay what they are."""
-        rows = (row for row in self.table.rows.values() if not row.round)
-        return replace(self, table=Table(self.table.provenance, rows, self.table.name))
+        return replace(self, table=self.table.restricted(lambda row: row.loop is None))
 
     @cached_property
     def original_ms(self) -> float:
@@ -179,7 +177,7 @@ class LatencyTable:
         # What a choice shares with the untouched network was measured with it, so that only what differs is uncertain.
         counts = self._counts(chosen)
         counts.subtract(self._counts(self._singles))
-        return Prediction(ms, _INTERVAL * math.hypot(self._corrected.error_ms(counts), self.table[WHOLE].spread))
+        return Prediction(ms, _INTERVAL * self._corrected.error_ms({key: n for key, n in counts.items() if n}))
 
     def _workload(self, candidate: Candidate) -> Workload | None:
         if candidate not in self.plan:
@@ -201,7 +199,7 @@ class LatencyTable:
     def seconds(self) -> float:
         """What measuring this plan's workloads cost."""
         keys = self._workload_keys
-        return sum(row.seconds for row in self.table.rows.values() if not row.round and (row.of or row.key) in keys)
+        return sum(row.seconds for row in self.table.rows.values() if row.loop is None and (row.of or row.key) in keys)
 
     @cached_property
     def _workload_keys(self) -> set[str]:

@@ -143,7 +143,9 @@ class _Filling:
             return bounded_by_sibling(distinct[key], limit_ms, rows) or clock().measure(distinct[key], limit_ms)
 
         table = self._fill([*distinct, *branches], measure)
-        again = {f"measured after all: {key}": key for key in unfounded(table, self._limits()) if not _again(table, key)}
+        again = {
+            f"measured after all: {key}": key for key in unfounded(table, self._limits()) if not _again(table, key)
+        }
 
         def measure_again(name: str) -> Row:
             row = clock().measure(distinct[again[name]])

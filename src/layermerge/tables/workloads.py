@@ -190,9 +190,10 @@ def _conv(spec: ConvSpec | None) -> tuple[nn.Conv2d | None, list[int]]:
         return None, []
     shape = (spec.in_channels, spec.out_channels, spec.kernel, spec.stride, 0, spec.dilation, spec.groups)
     # Random numbers for tens of millions of weights take longer than the conv.
-    conv = nn.utils.skip_init(nn.Conv2d, *shape)
-    nn.init.constant_(conv.weight, 1 / spec.weights)
-    nn.init.zeros_(conv.bias)
+    with torch.device("meta"):
+        conv = nn.Conv2d(*shape)
+    conv.weight = nn.Parameter(torch.full(conv.weight.shape, 1 / spec.weights))
+    conv.bias = nn.Parameter(torch.zeros(spec.out_channels))
     top, bottom, left, right = spec.padding
     if top == bottom and left == right:
         conv.padding = (top, left)
