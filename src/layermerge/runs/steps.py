@@ -240,6 +240,7 @@ def variant_of(context: Context, choice: Choice) -> Variant:
         label=context.settings.label,
         budget_ms=solution.budget_ms or 0.0,
         predicted_ms=solution.latency_ms,
+        error_ms=solution.error_ms,
         chosen_ms=solution.measured_ms,
         cost=choice.cost,
     )

@@ -42,6 +42,10 @@ class TorchEager(Runtime):
     def __init__(self, settings: RuntimeSettings) -> None:
         if not isinstance(getattr(torch, settings.dtype, None), torch.dtype):
             raise RuntimeUnavailable(f"torch has no dtype '{settings.dtype}'; try float32 or bfloat16")
+        if not getattr(torch, settings.dtype).is_floating_point:
+            raise RuntimeUnavailable(
+                f"runtime '{self.name}' computes in floating point, not in {settings.dtype}; try float32 or bfloat16"
+            )
         super().__init__(settings)
 
     def running(self) -> AbstractContextManager[None]:

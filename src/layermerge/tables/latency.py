@@ -179,6 +179,23 @@ class LatencyTable:
         counts.subtract(self._counts(self._singles))
         return Prediction(ms, _INTERVAL * self._corrected.error_ms({key: n for key, n in counts.items() if n}))
 
+    @property
+    def original(self) -> Prediction:
+        """The whole network as it was measured."""
+        return Prediction(self.original_ms, self.table[WHOLE].spread)
+
+    def networks(self) -> list[tuple[Prediction, float]]:
+        """Every merged network that was measured: what the table says of it without having seen any, and what it took."""
+        rows = [
+            row for row in self.table.rows.values() if row.parts and all(key in self.workloads for key in row.parts)
+        ]
+        return [(self.fresh.predict(map(self.plan.__getitem__, row.parts)), row.value or 0.0) for row in rows]
+
+    def measured_whole(self, candidates: Iterable[Candidate]) -> list[float]:
+        """What the network of these candidates took, where it was measured; the newest last."""
+        parts = tuple(candidate.key for candidate in candidates)
+        return [row.value or 0.0 for row in self.table.rows.values() if row.parts == parts][-1:]
+
     def _workload(self, candidate: Candidate) -> Workload | None:
         if candidate not in self.plan:
             raise TableError(f"candidate {candidate.key} is not of the plan that {self.table.name} was measured for")
@@ -211,7 +228,7 @@ class LatencyTable:
         bounded = f" ({self.bounded} of them only bounded)" if self.bounded else ""
         return (
             f"{entries} entries, {self.distinct_workloads} distinct workloads measured{bounded}; whole network "
-            f"{self.original_ms:.2f} ms, fixed cost {self.fixed_ms:.2f} ms, rows scaled by {self.scale:.3f}"
+            f"{self.original} ms, fixed cost {self.fixed_ms:.2f} ms, rows scaled by {self.scale:.3f}"
         )
 
 
