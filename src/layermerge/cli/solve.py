@@ -56,8 +56,9 @@ def solve(
     predicted = latency.predict(solution.candidates)
     facts: dict[str, Any] = {"latency_ms": solution.latency_ms, "error_ms": predicted.error_ms}
     if not as_json:
+        measured_ms = latency.measured_whole(solution.candidates)
         facts = {"predicted": f"{predicted} ms"}
-        facts |= {"measured": f"{one:.3f} ms" for one in latency.measured_whole(solution.candidates)}
+        facts |= {} if measured_ms is None else {"measured": f"{measured_ms:.3f} ms"}
     facts["importance"] = solution.importance
     keys = [candidate.key for candidate in solution.candidates]
     convs = sum(len(candidate.kept) for candidate in solution.candidates)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -54,6 +55,9 @@ class Runtime(ABC):
     clocks: ClassVar[Clocks] = Clocks()
     fuses: ClassVar[bool] = True
     """Whether an activation runs within the conv before it."""
+
+    now: Callable[[], float] = staticmethod(time.perf_counter)
+    """The clock that its passes are timed by, in seconds."""
 
     def __init__(self, settings: RuntimeSettings) -> None:
         self.settings = settings
@@ -120,7 +124,7 @@ class Runtime(ABC):
     def rounds(self, runs: Mapping[str, Pass], settings: ClockSettings, *, between: Pass = lambda: None) -> Rounds:
         """The same, pass by pass."""
         with self.running():
-            return run_side_by_side(runs, settings, between=between)
+            return run_side_by_side(runs, settings, between=between, now=self.now)
 
     def running(self) -> AbstractContextManager[None]:
         """The state of the process in which passes run, where a runtime has its settings there."""

@@ -191,10 +191,10 @@ class LatencyTable:
         ]
         return [(self.fresh.predict(map(self.plan.__getitem__, row.parts)), row.value or 0.0) for row in rows]
 
-    def measured_whole(self, candidates: Iterable[Candidate]) -> list[float]:
-        """What the network of these candidates took, where it was measured; the newest last."""
+    def measured_whole(self, candidates: Iterable[Candidate]) -> float | None:
+        """What the network of these candidates took when it was last measured; None where it never was."""
         parts = tuple(candidate.key for candidate in candidates)
-        return [row.value or 0.0 for row in self.table.rows.values() if row.parts == parts][-1:]
+        return next((row.value for row in reversed(self.table.rows.values()) if row.parts == parts), None)
 
     def _workload(self, candidate: Candidate) -> Workload | None:
         if candidate not in self.plan:

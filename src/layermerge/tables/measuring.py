@@ -7,7 +7,6 @@ which the slow ones are known by what came before them (`bounds`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -155,9 +154,9 @@ class _Filling:
 
     def _fill(self, keys: Sequence[str], measure: Callable[[str], Row], *, keep: bool = True) -> Table:
         def timed(key: str) -> Row:
-            started = time.perf_counter()
+            started = self.runtime.now()
             row = measure(key)
-            self.known[key] = row.model_copy(update={"seconds": round(time.perf_counter() - started, 2)})
+            self.known[key] = row.model_copy(update={"seconds": round(self.runtime.now() - started, 2)})
             return self.known[key]
 
         provenance, title = self.job.provenance(self.runtime, self.batch), f"latency on {self.runtime.name}"

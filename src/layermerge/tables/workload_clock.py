@@ -8,8 +8,7 @@ given in proportion to the whole network's: every row is on the whole's scale.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -46,7 +45,6 @@ class WorkloadClock:
     whole: Pass
     whole_ms: float
     between: Pass
-    now: Callable[[], float] = time.perf_counter
     _empties: dict[MapShape, Pass] = field(default_factory=dict)
 
     def measure(self, workload: Workload, limit_ms: float = float("inf")) -> Row:
@@ -82,9 +80,9 @@ class WorkloadClock:
 
     def _milliseconds(self, run: Pass) -> float:
         with self.runtime.running():
-            start = self.now()
+            start = self.runtime.now()
             own = run()
-            return own if isinstance(own, float) else (self.now() - start) * 1e3
+            return own if isinstance(own, float) else (self.runtime.now() - start) * 1e3
 
     def _record(self, key: str, sandwich: Sandwich, recording: Recording) -> Row:
         """What the runtime says of the sandwich's own operators."""
