@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from statistics import median
 
+import numpy as np
 import torch
 
 from layermerge.arguments import Count, FilePath, checked
@@ -206,24 +206,27 @@ def told_rows(
     """
     rounds = runtime.rounds({WHOLE: recording}, clock)
     passes = recording.passes()[-len(rounds.times[WHOLE]) :]
+    shares, *halves = (_shares(part, clock.quantile) for part in (passes, passes[::2], passes[1::2] or passes))
     found = {}
     for key, modules in owners.items():
-        shares = [_share(operators, set(modules)) for operators in passes]
-        if all(shares):
-            value = median(shares) * network_ms / len(modules)
-            halves = [median(shares[part::2] or shares) * network_ms / len(modules) for part in (0, 1)]
-            found[in_network_key(key)] = Row(
-                key=in_network_key(key), of=key, in_network=True, value=value, spread=abs(halves[0] - halves[1]),
-                samples=len(passes),
-            )  # fmt: skip
+        if shares.keys() >= set(modules):
+            value, even, odd = (
+                sum(part[name] for name in modules) * network_ms / len(modules) for part in (shares, *halves)
+            )
+            name, spread = in_network_key(key), abs(even - odd)
+            found[name] = Row(key=name, of=key, in_network=True, value=value, spread=spread, samples=len(passes))
     return found
 
 
-def _share(operators: Sequence[Operator], modules: set[str]) -> float:
-    """What the modules and what follows them took of a pass; 0 where it does not name all of them."""
-    named = {operator.owner for operator in operators if operator.is_conv}
-    own = sum(operator.ms for operator in operators if operator.owner in modules)
-    return own / sum(operator.ms for operator in operators) if modules <= named else 0.0
+def _shares(passes: Sequence[Sequence[Operator]], quantile: float) -> dict[str, float]:
+    """By conv, what it and what follows it take of the whole; each operator by itself is rid of what disturbed it."""
+    taken = np.quantile([[operator.ms for operator in operators] for operators in passes], quantile, axis=0)
+    found: dict[str, float] = {}
+    for operator, ms in zip(passes[0], taken, strict=True):
+        if operator.owner is not None:
+            found[operator.owner] = found.get(operator.owner, 0.0) + float(ms / taken.sum())
+    convs = {operator.owner for operator in passes[0] if operator.is_conv}
+    return {owner: share for owner, share in found.items() if owner in convs}
 
 
 def _again(table: Table, key: str) -> bool:
