@@ -3,7 +3,8 @@
 Run: python benchmarks/prediction.py [--networks NAME ...] [--runtimes NAME ...] [--budgets 80% 60% 45%] [--dir DIR]
      python benchmarks/prediction.py --table [--dir DIR]      writes the cases that are there as a table for the README
 Tables and cases stay in DIR, so that a second run goes on where the first stopped; remove DIR to begin afresh. Weights are
-random, and the importance is a stand-in that lives here only (from a fixed seed and the layers' sizes): what is shown is latency.
+random, and the importance is a stand-in that lives here only (from a fixed seed and the layers' sizes): what is shown is
+latency.
 
 "First prediction" is the sum of rows before any merged network was built. Two baselines that users know predict the same
 choices from the same original: FLOPs in proportion, and operators timed alone (each conv in the runtime by itself, hot, as
@@ -45,7 +46,7 @@ WINDOWS = 5
 
 
 def stand_in_scores(trace: lm.Trace, menu: lm.Plan) -> dict[str, float]:
-    """Layers matter by chance and by their share of the weights; a change loses what it removes, and a little for each merge."""
+    """Layers matter by chance and by their weights; a change loses what it removes, and a little for each merge."""
     chance = np.random.default_rng(0).uniform(0.5, 1.5, len(trace.layers))
     weights = np.sqrt([float(layer.spec.weights) for layer in trace.layers])
     matters = dict(zip((layer.name for layer in trace.layers), chance * weights / weights.sum(), strict=True))

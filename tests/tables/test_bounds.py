@@ -45,7 +45,7 @@ class Counting(FakeRuntime):
             self.passes[name] += 1
             taken = run()
             assert isinstance(taken, float)
-            return taken * max(1.0, slow)
+            return float(taken * max(1.0, slow))
 
         return counted
 

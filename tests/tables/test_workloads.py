@@ -229,7 +229,8 @@ def test_an_activation_follows_where_rewrite_puts_it_back(
 
 # -- keys and records
 
-PLAIN = Workload(ConvSpec(4, 8, (3, 5), (1, 2), (1, 0, 2, 1), (2, 1), 2), (4, 9, 12), (ADD, RELU))
+SPEC = ConvSpec(4, 8, (3, 5), (1, 2), (1, 0, 2, 1), (2, 1), 2)
+PLAIN = Workload(SPEC, (4, 9, 12), (ADD, RELU))
 
 
 @pytest.mark.parametrize(
@@ -239,14 +240,14 @@ PLAIN = Workload(ConvSpec(4, 8, (3, 5), (1, 2), (1, 0, 2, 1), (2, 1), 2), (4, 9,
         replace(PLAIN, follow=(RELU, ADD)),
         replace(PLAIN, follow=(ADD, RELU6)),
         replace(PLAIN, input_shape=(4, 12, 9)),
-        replace(PLAIN, spec=replace(PLAIN.spec, out_channels=4)),
-        replace(PLAIN, spec=replace(PLAIN.spec, in_channels=8), input_shape=(8, 9, 12)),
-        replace(PLAIN, spec=replace(PLAIN.spec, kernel=(5, 3))),
-        replace(PLAIN, spec=replace(PLAIN.spec, stride=(2, 1))),
-        replace(PLAIN, spec=replace(PLAIN.spec, padding=(0, 1, 2, 1))),
-        replace(PLAIN, spec=replace(PLAIN.spec, padding=(1, 0, 1, 2))),
-        replace(PLAIN, spec=replace(PLAIN.spec, dilation=(1, 2))),
-        replace(PLAIN, spec=replace(PLAIN.spec, groups=4)),
+        replace(PLAIN, spec=replace(SPEC, out_channels=4)),
+        replace(PLAIN, spec=replace(SPEC, in_channels=8), input_shape=(8, 9, 12)),
+        replace(PLAIN, spec=replace(SPEC, kernel=(5, 3))),
+        replace(PLAIN, spec=replace(SPEC, stride=(2, 1))),
+        replace(PLAIN, spec=replace(SPEC, padding=(0, 1, 2, 1))),
+        replace(PLAIN, spec=replace(SPEC, padding=(1, 0, 1, 2))),
+        replace(PLAIN, spec=replace(SPEC, dilation=(1, 2))),
+        replace(PLAIN, spec=replace(SPEC, groups=4)),
     ],
 )
 def test_workloads_that_differ_have_different_keys(other: Workload) -> None:
@@ -289,12 +290,16 @@ def depthwise(conv: nn.Conv2d, x: Tensor) -> Tensor:
     return x * conv.weight.reshape(1, -1, 1, 1) + conv.bias.reshape(1, -1, 1, 1)
 
 
-def by_hand(sandwich: Sandwich, spec: ConvSpec, x: Tensor) -> tuple[Tensor, Tensor]:
-    """What the first neighbour gives, and the conv of it with all padding applied ahead."""
+def by_hand(sandwich: Sandwich, spec: ConvSpec | None, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What the first neighbour gives, and the conv of it with all padding applied ahead; weights that differ, for once."""
+    conv = sandwich.conv
+    assert spec is not None
+    assert sandwich.before is not None
+    assert conv is not None
+    nn.init.uniform_(conv.weight, -0.3, 0.3)
     top, bottom, left, right = spec.padding
     entered = depthwise(sandwich.before, x)
     padded = F.pad(entered, (left, right, top, bottom))
-    conv = sandwich.conv
     return entered, F.conv2d(padded, conv.weight, conv.bias, spec.stride, 0, spec.dilation, spec.groups)
 
 
@@ -314,6 +319,7 @@ def test_a_sandwich_is_the_conv_between_two_neighbours(name: str) -> None:
     (x,) = sandwich.inputs(2).args
     _, out = by_hand(sandwich, spec, x)
     assert worst(depthwise(sandwich.after, out.clamp_min(0)), sandwich(x)) <= 1e-6
+    assert sandwich.conv is not None
     assert sandwich.conv.bias is not None
 
 
@@ -348,6 +354,26 @@ def test_group_norm_stands_where_it_is_told() -> None:
     normal = normal.reshape(out.shape)
     expected = depthwise(sandwich.after, normal * torch.sigmoid(normal) + entered)
     assert worst(expected, sandwich(x)) <= 1e-5
+
+
+def test_neighbours_of_a_runtime_that_tells_lead_from_and_to_few_channels() -> None:
+    workload = Workload(ConvSpec(6, 10, (3, 3), padding=(1, 1, 1, 1)), (6, 8, 8), (ADD, RELU))
+    sandwich = Sandwich(workload, told=True)
+    x, y = sandwich.inputs(2).args
+    assert (x.shape, y.shape) == ((2, 3, 8, 8), (2, 3, 8, 8))
+    assert sandwich(x, y).shape == (2, 1, 8, 8)
+    image = Sandwich(Workload(ConvSpec(3, 8, (3, 3)), (3, 8, 8)), told=True)
+    assert image.before is None
+    assert image(*image.inputs(2).args).shape == (2, 1, 6, 6)
+
+
+def test_what_a_dropped_conv_leaves_is_timed_behind_another_activation_where_that_would_swallow_it() -> None:
+    workload = Workload(None, (6, 8, 8), (RELU6,))
+    assert workload.key == "6 on 8x8 ReLU6"
+    for fuses in (True, False):
+        sandwich = Sandwich(workload, told=True, fuses=fuses)
+        assert (sandwich.lead is not None) == fuses
+        assert sandwich(*sandwich.inputs(1).args).shape == (1, 1, 8, 8)
 
 
 def test_an_empty_graph_is_two_neighbours() -> None:
