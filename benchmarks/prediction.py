@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,8 +25,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from closed_loop import DDPM, load
 from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.closed_loop import DDPM, load
 
 import layermerge as lm
 from layermerge.errors import InfeasibleBudget

@@ -55,14 +55,14 @@ class Solution:
     """Predicted: the sum of the table's rows, fixed cost included."""
     importance: float
     """The sum that was made as large as the budget allows."""
-    error_ms: float | None = None
-    """How far the predicted latency may be off: in 95 of 100 cases by less."""
     measured_ms: float | None = None
     """The whole merged network's latency."""
     budget_ms: float | None = None
     """What the measured latency was to keep."""
     rounds: tuple[Round, ...] = ()
     """Every choice that was tried on the way to this one."""
+    error_ms: float | None = None
+    """How far the predicted latency may be off: in 95 of 100 cases by less."""
 
 
 @dataclass(frozen=True, eq=False)
