@@ -139,7 +139,7 @@ class _Gathering:
         if candidate.fixed or workload is None:
             return 0.0
         row = self.latency.table.rows.get(workload.key)
-        return row.value if row else None
+        return row.value if row and row.status == "ok" else None
 
     # -- methods
 

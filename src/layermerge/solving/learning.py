@@ -70,8 +70,9 @@ class Learning:
     def smallest_ms(self) -> float:
         return self.frontier.smallest_ms
 
-    @property
+    @cached_property
     def frontier(self) -> Frontier:
+        """By what is known so far."""
         return solve(self.plan, self.latency, self.scores, objective=self.objective)
 
     def within(self, allowed: float) -> Solution:
@@ -85,8 +86,7 @@ class Learning:
         return solution
 
     def _best(self, allowed: float) -> Solution:
-        frontier = self.frontier
-        return frontier.within(max(allowed, frontier.smallest_ms))
+        return self.frontier.within(max(allowed, self.smallest_ms))
 
     def predict(self, solution: Solution) -> Prediction:
         return self.latency.predict(solution.candidates)
@@ -184,4 +184,5 @@ class Learning:
         table = self.latency.table.restricted(lambda _row: True)
         table.rows.update({row.key: row for row in added})
         self.latency = replace(self.latency, table=table)
+        vars(self).pop("frontier", None)
         return added
