@@ -73,7 +73,7 @@ def _phone(place: Path) -> Namespace:
     """A network, a task, and a latency table that came back from a device of another kind."""
     from layermerge.planning.plan import plan
     from layermerge.runs.begin import begin_run
-    from layermerge.tables.latency import measure_latency
+    from layermerge.tables.measuring import measure_latency
     from layermerge.tracing.trace import trace
 
     model, own = network(), task()

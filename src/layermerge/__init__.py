@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from layermerge.surgery.merge import merge as merge
     from layermerge.surgery.rewrite import rewrite as rewrite
     from layermerge.tables.importance import measure_importance as measure_importance
-    from layermerge.tables.latency import measure_latency as measure_latency
+    from layermerge.tables.measuring import measure_latency as measure_latency
     from layermerge.tasks.base import Task as Task
     from layermerge.tracing.trace import Trace as Trace
     from layermerge.tracing.trace import trace as trace
@@ -44,7 +44,7 @@ _HOMES = {
     "Rules": "layermerge.planning.rules",
     "Frontier": "layermerge.solving.frontier",
     "Solution": "layermerge.solving.frontier",
-    "measure_latency": "layermerge.tables.latency",
+    "measure_latency": "layermerge.tables.measuring",
     "meet_budget": "layermerge.solving.meet_budget",
     "solve": "layermerge.solving.solve",
     "export": "layermerge.runtimes.exporting",

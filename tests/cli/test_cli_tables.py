@@ -36,8 +36,9 @@ def write_latency(directory: Path, whole_ms: float = 10.0, scale: float = 1.0) -
     record = RunDirectory(directory).read_plan()
     with TableWriter(directory / LATENCY, {"kind": "latency", "network": record.fingerprint}) as writer:
         writer.append(Row(key="whole network", value=whole_ms))
-        for key, kernel in {each.key: each.spec.kernel for each in record.workloads.values() if each}.items():
-            writer.append(Row(key=key, value=scale * kernel[0] * kernel[1] / 10))
+        for each in {each.key: each for each in record.workloads.values() if each}.values():
+            high, wide = each.spec.kernel if each.spec else (0, 0)
+            writer.append(Row(key=each.key, value=scale * high * wide / 10))
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 import layermerge as lm
 import zoo
 from agreement import call, to_double, worst
-from layermerge.solving.solve import Objective, solve
+from layermerge.solving.solve import solve
+from layermerge.tables.bounds import Objective
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Row, Table
 from layermerge.tables.workload_clock import WHOLE

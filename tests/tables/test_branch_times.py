@@ -15,7 +15,8 @@ from gated import GatedNetwork, gated_input
 from layermerge.runtimes.base import Pass
 from layermerge.surgery.merge import MergedModule
 from layermerge.tables.branches import Branch, branch_maker, branches_of
-from layermerge.tables.latency import LatencyJob, LatencyTable
+from layermerge.tables.latency import LatencyTable
+from layermerge.tables.measuring import LatencyJob
 from layermerge.tables.workloads import workloads_of
 from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.operators import operator_name

@@ -226,8 +226,8 @@ def latencies(plan: Plan, **milliseconds: float) -> LatencyTable:
     rows = {WHOLE: Row(key=WHOLE, value=20.0)}
     for work in works.values():
         if work is not None:
-            size = f"k{work.spec.kernel[0]}"
-            rows[work.key] = Row(key=work.key, value=milliseconds.get(size, 1.0 if size == "k3" else 9.0))
+            size = f"k{work.spec.kernel[0]}" if work.spec else "none"
+            rows[work.key] = Row(key=work.key, value=milliseconds.get(size, {"none": 0.0, "k3": 1.0}.get(size, 9.0)))
     return LatencyTable(plan, works, Table({}, rows.values()))
 
 

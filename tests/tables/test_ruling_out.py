@@ -34,10 +34,15 @@ def workloads(name: str) -> Mapping[str, Workload | None]:
 
 
 def random_latency(name: str, rng: random.Random) -> LatencyTable:
-    """Few values, so that there are ties, and any; merges that pay and merges that do not; no spread."""
-    keys = sorted({workload.key for workload in workloads(name).values() if workload is not None})
+    """Few values, so that there are ties, and any; merges that pay and merges that do not; no spread.
+
+    What a dropped conv leaves behind takes nothing.
+    """
+    distinct = {workload.key: workload for workload in workloads(name).values() if workload is not None}
     rows = [Row(key=WHOLE, value=rng.uniform(1.0, 30.0))]
-    rows += [Row(key=key, value=rng.choice([1.0, 2.0, 3.0, rng.uniform(0.2, 6.0)])) for key in keys]
+    for key in sorted(distinct):
+        value = rng.choice([1.0, 2.0, 3.0, rng.uniform(0.2, 6.0)])
+        rows.append(Row(key=key, value=value if distinct[key].spec else 0.0))
     return LatencyTable(menu(name), workloads(name), Table({}, rows))
 
 
@@ -113,11 +118,11 @@ def test_what_is_never_ruled_out(name: str) -> None:
 
 
 def table(milliseconds: Mapping[str, float], *, spread: float = 0.0, failed: str | None = None) -> LatencyTable:
-    """The plain network's latencies by candidate; 1 ms for what is not named."""
+    """The plain network's latencies by candidate; 1 ms for convs that are not named."""
     rows = {WHOLE: Row(key=WHOLE, value=1000.0)}
     for workload in workloads("plain").values():
         if workload is not None:
-            rows[workload.key] = Row(key=workload.key, value=1.0, spread=spread)
+            rows[workload.key] = Row(key=workload.key, value=1.0 if workload.spec else 0.0, spread=spread)
     for key, value in milliseconds.items():
         workload = workloads("plain")[key]
         assert workload is not None

@@ -23,7 +23,6 @@ from layermerge.tables.workloads import (
     Workload,
     empty,
     needs_other,
-    sandwich_inputs,
     workloads_of,
 )
 from layermerge.tracing.operators import Role
@@ -52,9 +51,9 @@ def test_candidates_that_need_the_same_share_one_workload() -> None:
     assert third is not None
     assert third == second == found["1-3:3x3g1"]
     assert third.key == second.key
-    # 13 candidates: 3 identities, and 3x3, 5x5, 7x7 on three channels, 3x3, 5x5 on six.
+    # 13 candidates: 3x3, 5x5, 7x7 on three channels, 3x3, 5x5 on six, and 3 identities, which leave an activation behind.
     assert len(found) == 13
-    assert len({workload.key for workload in found.values() if workload}) == 5
+    assert len({workload.key for workload in found.values() if workload}) == 6
 
 
 def test_a_workload_is_the_merged_conv_on_the_map_that_enters_the_range() -> None:
@@ -67,13 +66,30 @@ def test_a_workload_is_the_merged_conv_on_the_map_that_enters_the_range() -> Non
 
 
 @pytest.mark.parametrize("name", ["plain", "basic", "depthwise_chain", "time_shifted_block"])
-def test_only_identities_have_no_workload(name: str) -> None:
+def test_identities_have_a_workload_only_where_they_leave_something_behind(name: str) -> None:
     plan = lm.plan(zoo.traced(name))
     found = workloads_of(zoo.traced(name), plan)
     assert list(found) == [candidate.key for candidate in plan.candidates]
     for candidate in plan.candidates:
-        assert (found[candidate.key] is None) == (not candidate.kept)
-    assert any(workload is None for workload in found.values())
+        workload = found[candidate.key]
+        assert candidate.kept or workload is None or (workload.spec is None and workload.follow)
+        assert not candidate.kept or (workload is not None and workload.spec == candidate.spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "expected"),
+    [
+        ("plain", "1-2:identity", ("ReLU",)),
+        ("basic", "1-2:identity", ("ReLU",)),  # the body's first conv goes, its activation stays
+        ("basic", "2-3:identity", ("add", "ReLU")),
+        ("basic", "1-3:identity", ("ReLU",)),  # the emptied body takes its add along; the activation behind it stays
+        ("inverted", "0-3:identity", ()),  # nothing stands behind this block's add
+        ("inverted", "3-6:identity", ()),
+    ],
+)
+def test_what_a_dropped_conv_leaves_behind(name: str, key: str, expected: tuple[str, ...]) -> None:
+    workload = workloads(name).get(key)
+    assert (tuple(map(str, workload.follow)) if workload else ()) == expected
 
 
 @pytest.mark.filterwarnings("ignore:not part of the traced network")
@@ -85,12 +101,13 @@ def test_every_workload_of_the_zoo_can_be_built_and_has_the_shape_it_says(name: 
     distinct: dict[str, Workload] = {}
     for key, workload in workloads_of(traced, plan).items():
         if workload is not None:
-            assert workload.input_shape == traced.layers[plan[key].start].input_shape
+            if plan[key].kept:
+                assert workload.input_shape == traced.layers[plan[key].start].input_shape
             assert workload.output_shape == shapes[plan[key].layers[-1]]
             distinct[workload.key] = workload
     for workload in distinct.values():
         with torch.no_grad():
-            assert Sandwich(workload)(*sandwich_inputs(workload, 2)).shape == (2, *workload.output_shape)
+            assert Sandwich(workload)(*Sandwich(workload).inputs(2).args).shape == (2, *workload.output_shape)
 
 
 # -- what follows
@@ -159,7 +176,8 @@ def differing(traced: lm.Trace) -> dict[str, tuple[tuple[str, ...], tuple[str, .
     """Candidates whose workload says otherwise than what runs; the add that reads a shortcut conv counts with the body."""
     shortcuts = {block.shortcut for block in traced.blocks}
     plan = lm.plan(traced)
-    said = {key: tuple(map(str, workload.follow)) for key, workload in workloads_of(traced, plan).items() if workload}
+    found = workloads_of(traced, plan)
+    said = {key: tuple(map(str, workload.follow)) for key, workload in found.items() if workload and workload.spec}
     return {
         key: (follow, actual)
         for key, follow in said.items()
@@ -211,7 +229,8 @@ def test_an_activation_follows_where_rewrite_puts_it_back(
 
 # -- keys and records
 
-PLAIN = Workload(ConvSpec(4, 8, (3, 5), (1, 2), (1, 0, 2, 1), (2, 1), 2), (4, 9, 12), (ADD, RELU))
+SPEC = ConvSpec(4, 8, (3, 5), (1, 2), (1, 0, 2, 1), (2, 1), 2)
+PLAIN = Workload(SPEC, (4, 9, 12), (ADD, RELU))
 
 
 @pytest.mark.parametrize(
@@ -221,14 +240,14 @@ PLAIN = Workload(ConvSpec(4, 8, (3, 5), (1, 2), (1, 0, 2, 1), (2, 1), 2), (4, 9,
         replace(PLAIN, follow=(RELU, ADD)),
         replace(PLAIN, follow=(ADD, RELU6)),
         replace(PLAIN, input_shape=(4, 12, 9)),
-        replace(PLAIN, spec=replace(PLAIN.spec, out_channels=4)),
-        replace(PLAIN, spec=replace(PLAIN.spec, in_channels=8), input_shape=(8, 9, 12)),
-        replace(PLAIN, spec=replace(PLAIN.spec, kernel=(5, 3))),
-        replace(PLAIN, spec=replace(PLAIN.spec, stride=(2, 1))),
-        replace(PLAIN, spec=replace(PLAIN.spec, padding=(0, 1, 2, 1))),
-        replace(PLAIN, spec=replace(PLAIN.spec, padding=(1, 0, 1, 2))),
-        replace(PLAIN, spec=replace(PLAIN.spec, dilation=(1, 2))),
-        replace(PLAIN, spec=replace(PLAIN.spec, groups=4)),
+        replace(PLAIN, spec=replace(SPEC, out_channels=4)),
+        replace(PLAIN, spec=replace(SPEC, in_channels=8), input_shape=(8, 9, 12)),
+        replace(PLAIN, spec=replace(SPEC, kernel=(5, 3))),
+        replace(PLAIN, spec=replace(SPEC, stride=(2, 1))),
+        replace(PLAIN, spec=replace(SPEC, padding=(0, 1, 2, 1))),
+        replace(PLAIN, spec=replace(SPEC, padding=(1, 0, 1, 2))),
+        replace(PLAIN, spec=replace(SPEC, dilation=(1, 2))),
+        replace(PLAIN, spec=replace(SPEC, groups=4)),
     ],
 )
 def test_workloads_that_differ_have_different_keys(other: Workload) -> None:
@@ -244,7 +263,7 @@ def test_the_key_is_readable() -> None:
 NORMED = replace(PLAIN, follow=(Follower("GroupNorm", 4), SILU, ADD))
 
 
-@pytest.mark.parametrize("workload", [PLAIN, NORMED, replace(PLAIN, follow=()), Workload.between((3, 4, 5))])
+@pytest.mark.parametrize("workload", [PLAIN, NORMED, replace(PLAIN, follow=()), Workload(None, (3, 4, 5), (RELU,))])
 def test_a_record_comes_back_as_the_same_workload(workload: Workload) -> None:
     adapter = TypeAdapter(Workload)
     text = adapter.dump_json(workload)
@@ -271,12 +290,16 @@ def depthwise(conv: nn.Conv2d, x: Tensor) -> Tensor:
     return x * conv.weight.reshape(1, -1, 1, 1) + conv.bias.reshape(1, -1, 1, 1)
 
 
-def by_hand(sandwich: Sandwich, spec: ConvSpec, x: Tensor) -> tuple[Tensor, Tensor]:
-    """What the first neighbour gives, and the conv of it with all padding applied ahead."""
+def by_hand(sandwich: Sandwich, spec: ConvSpec | None, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What the first neighbour gives, and the conv of it with all padding applied ahead; weights that differ, for once."""
+    conv = sandwich.conv
+    assert spec is not None
+    assert sandwich.before is not None
+    assert conv is not None
+    nn.init.uniform_(conv.weight, -0.3, 0.3)
     top, bottom, left, right = spec.padding
     entered = depthwise(sandwich.before, x)
     padded = F.pad(entered, (left, right, top, bottom))
-    conv = sandwich.conv
     return entered, F.conv2d(padded, conv.weight, conv.bias, spec.stride, 0, spec.dilation, spec.groups)
 
 
@@ -292,16 +315,19 @@ SPECS = {
 def test_a_sandwich_is_the_conv_between_two_neighbours(name: str) -> None:
     spec = SPECS[name]
     workload = Workload(spec, (4, 8, 9), (RELU,))
-    sandwich, (x,) = Sandwich(workload), sandwich_inputs(workload, 2)
+    sandwich = Sandwich(workload)
+    (x,) = sandwich.inputs(2).args
     _, out = by_hand(sandwich, spec, x)
     assert worst(depthwise(sandwich.after, out.clamp_min(0)), sandwich(x)) <= 1e-6
+    assert sandwich.conv is not None
     assert sandwich.conv.bias is not None
 
 
 def test_a_residual_add_of_the_same_shape_reads_what_entered() -> None:
     workload = Workload(SPECS["symmetric"], (4, 8, 8), (ADD, RELU6))
     assert not needs_other(workload)
-    sandwich, inputs = Sandwich(workload), sandwich_inputs(workload, 2)
+    sandwich = Sandwich(workload)
+    inputs = sandwich.inputs(2).args
     assert len(inputs) == 1
     entered, out = by_hand(sandwich, workload.spec, inputs[0])
     assert worst(depthwise(sandwich.after, (out + entered).clamp(0, 6)), sandwich(*inputs)) <= 1e-6
@@ -310,7 +336,8 @@ def test_a_residual_add_of_the_same_shape_reads_what_entered() -> None:
 def test_a_residual_add_of_another_shape_has_an_input_of_its_own() -> None:
     workload = Workload(SPECS["asymmetric"], (4, 8, 8), (ADD,))
     assert needs_other(workload)
-    sandwich, (x, y) = Sandwich(workload), sandwich_inputs(workload, 3)
+    sandwich = Sandwich(workload)
+    x, y = sandwich.inputs(3).args
     assert y.shape == (3, *workload.output_shape)
     _, out = by_hand(sandwich, workload.spec, x)
     assert sandwich.beside is not None
@@ -319,13 +346,34 @@ def test_a_residual_add_of_another_shape_has_an_input_of_its_own() -> None:
 
 def test_group_norm_stands_where_it_is_told() -> None:
     workload = Workload(ConvSpec(4, 4, (1, 1)), (4, 6, 6), (Follower("GroupNorm", 2), SILU, ADD))
-    sandwich, (x,) = Sandwich(workload), sandwich_inputs(workload, 2)
+    sandwich = Sandwich(workload)
+    (x,) = sandwich.inputs(2).args
     entered, out = by_hand(sandwich, workload.spec, x)
     groups = out.reshape(2, 2, -1)
     normal = (groups - groups.mean(-1, keepdim=True)) / (groups.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
     normal = normal.reshape(out.shape)
     expected = depthwise(sandwich.after, normal * torch.sigmoid(normal) + entered)
     assert worst(expected, sandwich(x)) <= 1e-5
+
+
+def test_neighbours_of_a_runtime_that_tells_lead_from_and_to_few_channels() -> None:
+    workload = Workload(ConvSpec(6, 10, (3, 3), padding=(1, 1, 1, 1)), (6, 8, 8), (ADD, RELU))
+    sandwich = Sandwich(workload, told=True)
+    x, y = sandwich.inputs(2).args
+    assert (x.shape, y.shape) == ((2, 3, 8, 8), (2, 3, 8, 8))
+    assert sandwich(x, y).shape == (2, 1, 8, 8)
+    image = Sandwich(Workload(ConvSpec(3, 8, (3, 3)), (3, 8, 8)), told=True)
+    assert image.before is None
+    assert image(*image.inputs(2).args).shape == (2, 1, 6, 6)
+
+
+def test_what_a_dropped_conv_leaves_is_timed_behind_another_activation_where_that_would_swallow_it() -> None:
+    workload = Workload(None, (6, 8, 8), (RELU6,))
+    assert workload.key == "6 on 8x8 ReLU6"
+    for fuses in (True, False):
+        sandwich = Sandwich(workload, told=True, fuses=fuses)
+        assert (sandwich.lead is not None) == fuses
+        assert sandwich(*sandwich.inputs(1).args).shape == (1, 1, 8, 8)
 
 
 def test_an_empty_graph_is_two_neighbours() -> None:
@@ -338,6 +386,6 @@ def test_an_empty_graph_is_two_neighbours() -> None:
 
 def test_inputs_are_the_same_each_time() -> None:
     workload = Workload(SPECS["asymmetric"], (4, 8, 8), (ADD,))
-    first, second = sandwich_inputs(workload, 2), sandwich_inputs(workload, 2)
+    first, second = (Sandwich(workload).inputs(2).args for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert first[0].shape == (2, 4, 8, 8)

@@ -9,7 +9,7 @@ import typer
 
 from layermerge.cli.app import JsonOption, app, print_json
 from layermerge.cli.compress import default_place
-from layermerge.cli.flags import Flags, PlaceOption, RecipeArgument, takes
+from layermerge.cli.flags import RUNTIME, Flags, PlaceOption, RecipeArgument, takes
 
 
 @app.command()
@@ -21,9 +21,7 @@ from layermerge.cli.flags import Flags, PlaceOption, RecipeArgument, takes
     "free_size",
     "data",
     "label",
-    "runtime",
-    "batch",
-    "threads",
+    *RUNTIME,
     "workers",
     "executor",
     "address",

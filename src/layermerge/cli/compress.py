@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from layermerge.cli.app import JsonOption, app, print_json
-from layermerge.cli.flags import Flags, PlaceOption, RecipeArgument, takes
+from layermerge.cli.flags import RUNTIME, Flags, PlaceOption, RecipeArgument, takes
 
 if TYPE_CHECKING:
     from layermerge.runs.recipe import RunRecipe
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @app.command()
 @takes(
-    "budget", "model", "weights", "input", "free_size", "data", "method", "label", "runtime", "batch", "threads", "workers",
+    "budget", "model", "weights", "input", "free_size", "data", "method", "label", *RUNTIME, "workers",
     "executor", "address",
 )  # fmt: skip
 def compress(

@@ -73,6 +73,24 @@ _SHARED: dict[str, tuple[str, Any]] = {
     "runtime": ("runtime", Annotated[str | None, typer.Option("--runtime", help="torch, onnxruntime, openvino, ...")]),
     "batch": ("batch_size", Annotated[int | None, typer.Option("--batch", "-b", min=1, help="Batch size to time.")]),
     "threads": ("threads", Annotated[int | None, typer.Option("--threads", min=1, help="Threads of the runtime.")]),
+    "runtime_device": (
+        "runtime_device",
+        Annotated[str | None, typer.Option("--runtime-device", help="Where the runtime runs: cpu or cuda.")],
+    ),
+    "dtype": (
+        "runtime_dtype",
+        Annotated[
+            str | None,
+            typer.Option("--dtype", help="What the runtime computes in: float32, float16, bfloat16 or int8."),
+        ],
+    ),
+    "channels_last": (
+        "channels_last",
+        Annotated[
+            bool | None,
+            typer.Option("--channels-last/--no-channels-last", help="The layout of feature maps, in torch."),
+        ],
+    ),
     "workers": (
         "workers",
         Annotated[int | None, typer.Option("--workers", min=1, help="Processes that measure importance.")],
@@ -87,6 +105,8 @@ _SHARED: dict[str, tuple[str, Any]] = {
     ),
 }
 """By parameter: the recipe's key, and how it is written on the command line."""
+RUNTIME = ("runtime", "batch", "threads", "runtime_device", "dtype", "channels_last")
+"""The runtime and its settings, which a latency table belongs to."""
 _SET = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe, such as finetune.lr=0.01; repeatable."),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from layermerge.cli.app import JsonOption, app, console, print_json
-from layermerge.cli.flags import Flags, ModelArgument, takes
+from layermerge.cli.flags import RUNTIME, Flags, ModelArgument, takes
 
 if TYPE_CHECKING:
     from layermerge.planning.rules import Rules
@@ -31,7 +31,7 @@ class Menu(str, Enum):
 
 
 @app.command()
-@takes("input", "free_size", "data", "weights", "runtime", "batch", "threads")
+@takes("input", "free_size", "data", "weights", *RUNTIME)
 def plan(
     model: ModelArgument,
     rules: Annotated[RuleSet, typer.Option(help="Our rules, or those of the paper.")] = RuleSet.ours,

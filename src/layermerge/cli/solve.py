@@ -53,7 +53,13 @@ def solve(
             print(frontier)
         return
     solution = frontier.at(budget)
-    facts: dict[str, Any] = {"latency_ms": solution.latency_ms, "importance": solution.importance}
+    predicted = latency.predict(solution.candidates)
+    facts: dict[str, Any] = {"latency_ms": solution.latency_ms, "error_ms": predicted.error_ms}
+    if not as_json:
+        measured_ms = latency.measured_whole(solution.candidates)
+        facts = {"predicted": f"{predicted} ms"}
+        facts |= {} if measured_ms is None else {"measured": f"{measured_ms:.3f} ms"}
+    facts["importance"] = solution.importance
     keys = [candidate.key for candidate in solution.candidates]
     convs = sum(len(candidate.kept) for candidate in solution.candidates)
     report(as_json, {**facts, "candidates": keys if as_json else len(keys), "convs_kept": convs})

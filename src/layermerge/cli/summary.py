@@ -57,7 +57,7 @@ def _rows(report: Report) -> list[tuple[str, str, str, str]]:
     score, before = report.score, report.original_score
     threads, images = _counted(report.threads, "thread"), _counted(report.batch_size, "image")
     where = f"{report.runtime}, {threads}, {images} at a time"
-    predicted = "" if report.predicted_ms is None else f", predicted {report.predicted_ms:.3f}"
+    predicted = f"; predicted {report.prediction}, measured {report.measured_ms:.3f}" if report.prediction else ""
     interval = ""
     if score.low is not None and score.high is not None:
         interval = f"95 % interval {_shown(score, score.low)} to {_shown(score, score.high)}, "

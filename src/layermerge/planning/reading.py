@@ -41,13 +41,16 @@ class Reading:
     end: str | None
     """The node that gives the range's output, the moved norm aside; None where no conv is left."""
     follow: tuple[Operation, ...]
-    """What runs behind its conv up to the next conv, barrier or fork, in the network with this candidate alone."""
+    """What runs behind its conv up to the next conv, barrier or fork, in the network with this candidate alone.
+    Where no conv is left, what it leaves behind in its place: an activation, an add."""
 
 
 def read(structure: Structure, candidate: Candidate) -> Reading:
     """Reads a candidate; outer readings, which fuse more, come first."""
     if not candidate.kept and (block := structure.branch(candidate.start, candidate.end)):
-        return Reading(candidate, (), ConvSpec.identity(block.channels), (), None, None, None, ())
+        flow = Flow(structure, frozenset((*structure.nodes_of(block.body), block.add)))
+        left = tuple(flow.behind(block.add))
+        return Reading(candidate, (), ConvSpec.identity(block.channels), (), None, None, None, left)
     remains = Remains.without(structure, candidate.removed)
     steps, spec = _steps(remains, candidate.start, candidate.end)
     bodies = {name for add, body in remains.emptied_blocks().items() for name in (add, *body)}
@@ -59,8 +62,9 @@ def read(structure: Structure, candidate: Candidate) -> Reading:
         moved = norms[-1] if norms and candidate.kept else None
         lost = _lost(structure, removed, spec.out_channels) if candidate.kept else None
     gone = frozenset((*removed, *bodies, *((moved,) if moved else ())))
-    end = [name for name in structure.nodes_of(steps) if name not in gone][-1] if candidate.kept else None
-    follow = () if end is None else _follow(Flow(structure, gone), end, moved, lost)
+    nodes = list(structure.nodes_of(steps))
+    end = [name for name in nodes if name not in gone][-1] if candidate.kept else None
+    follow = _follow(Flow(structure, gone), end or nodes[-1], moved, lost)
     return Reading(candidate, steps, spec, removed, moved, lost, end, follow)
 
 

@@ -93,7 +93,7 @@ def comparison_table(reports: Sequence[Report], notes: Sequence[str] = ()) -> st
 
 
 def _line(report: Report) -> str:
-    predicted = "-" if report.predicted_ms is None else f"{report.predicted_ms:.3f}"
+    predicted = report.prediction or "-"
     score, digits = report.score, 2 if report.score.kind == "share" else 5
     low, high = _bounds(report)
     interval = "-" if low is None or high is None else f"{low:.{digits}f} - {high:.{digits}f}"

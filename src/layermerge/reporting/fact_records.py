@@ -10,7 +10,7 @@ from layermerge.data.sets import Scalar
 from layermerge.planning.plan import Candidate
 from layermerge.runs.records import Choice, Report, Variant
 from layermerge.solving.frontier import Point
-from layermerge.solving.solve import Objective
+from layermerge.tables.bounds import Objective
 from layermerge.tables.cost import TableCost
 from layermerge.tasks.base import Score
 from layermerge.tracing.structure import Layer

@@ -31,7 +31,8 @@ from layermerge.reporting.reasons import group_reasons
 from layermerge.runs.directory import RunDirectory
 from layermerge.runs.records import CONTROL, Choice, Report
 from layermerge.solving.frontier import Frontier
-from layermerge.solving.solve import Objective, solve
+from layermerge.solving.solve import solve
+from layermerge.tables.bounds import Objective
 from layermerge.tables.cost import TableCost, table_cost
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.workload_clock import WHOLE
@@ -138,7 +139,7 @@ class _Gathering:
         if candidate.fixed or workload is None:
             return 0.0
         row = self.latency.table.rows.get(workload.key)
-        return row.value if row else None
+        return row.value if row and row.status == "ok" else None
 
     # -- methods
 

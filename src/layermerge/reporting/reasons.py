@@ -32,7 +32,8 @@ def group_reasons(plan: Plan, latency: LatencyTable | None, importance: Table | 
             found.append((kind, row.reason or "", f"{ranges.get(row.key, row.key)}: {row.reason}"))
     for row in latency.table.rows.values() if latency else ():
         if row.status != "ok" and row.key != WHOLE:
-            found.append(("failed", f"latency: {row.reason}", row.key))
+            slow: ReasonKind = "slow" if row.status == "slower" else "failed"
+            found.append((slow, f"latency: {row.reason}", f"{row.key}: {row.reason}"))
     return grouped(found)
 
 

@@ -26,7 +26,7 @@ from layermerge.runs.yaml_text import LONGEST, read_yaml
 from layermerge.runtimes.base import Runtime, RuntimeSettings
 from layermerge.runtimes.registry import RUNTIMES, make_runtime
 from layermerge.solving.budget import budget_text
-from layermerge.solving.solve import Objective
+from layermerge.tables.bounds import Objective
 from layermerge.tables.executors import Executor, LocalProcesses, in_this_process
 from layermerge.tables.ray_cluster import RayCluster
 from layermerge.tasks.base import Task
@@ -121,7 +121,9 @@ class Settings(UserRecord):
     runtime_device: Device = "cpu"
     """Where latency is measured: cpu or cuda."""
     runtime_dtype: str = "float32"
-    """Weights as they are served; only torch takes others than float32."""
+    """What the runtime computes in: float32, float16, bfloat16 or int8; one that it does not know, it refuses."""
+    channels_last: bool = False
+    """Whether feature maps are laid out channels last; torch only."""
     batch_size: int = Field(default=1, ge=1, le=65_536)
     """The batch whose latency is measured."""
     importance: Annotated[Recipe, _changes(IMPORTANCE)] = IMPORTANCE
@@ -156,7 +158,7 @@ class Settings(UserRecord):
             ) from error
 
     def make_runtime(self) -> Runtime:
-        how = RuntimeSettings(threads=self.threads, device=self.runtime_device, dtype=self.runtime_dtype)
+        how = RuntimeSettings(self.threads, self.runtime_device, self.runtime_dtype, self.channels_last)
         return make_runtime(self.runtime, how)
 
     def make_executor(self) -> Executor:

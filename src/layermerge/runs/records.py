@@ -9,10 +9,11 @@ from typing import Literal
 from layermerge.files import SCHEMA, STRICT
 from layermerge.planning.plan import Candidate
 from layermerge.solving.frontier import Solution
-from layermerge.solving.solve import Objective
 from layermerge.surgery.merge import MergedModule
 from layermerge.surgery.rewrite import FittedRange
+from layermerge.tables.bounds import Objective
 from layermerge.tables.cost import TableCost
+from layermerge.tables.latency import Prediction
 from layermerge.tasks.base import Score
 
 CONTROL = "original"
@@ -87,6 +88,8 @@ class Variant:
     budget_ms: float
     predicted_ms: float | None = None
     """The sum of the table's rows; None for methods that have no table."""
+    error_ms: float | None = None
+    """How far the prediction may be off: in 95 of 100 cases by less."""
     chosen_ms: float | None = None
     """Measured when it was chosen, before any training."""
     first_of_two: bool = False
@@ -121,12 +124,17 @@ class Report(Variant):
     """Of fine-tuning; None where the recipe counts steps."""
 
     @property
+    def prediction(self) -> str:
+        """As it is printed, milliseconds; empty where there is none."""
+        return "" if self.predicted_ms is None else str(Prediction(self.predicted_ms, self.error_ms or 0.0))
+
+    @property
     def speed_up(self) -> float:
         """How many times as fast as the original."""
         return self.original_ms / self.measured_ms
 
     def __str__(self) -> str:
-        predicted = "" if self.predicted_ms is None else f", predicted {self.predicted_ms:.3f}"
+        predicted = f", predicted {self.prediction}" if self.prediction else ""
         missed = "" if self.budget_kept else ", MISSED when the exported file was measured"
         return (
             f"{self.method} at {self.budget}: {self.original_ms:.3f} -> {self.measured_ms:.3f} ms "

@@ -10,7 +10,7 @@ import copy
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from torch import nn
@@ -25,15 +25,18 @@ from layermerge.runs.records import CONTROL, Choice, OriginalScore, Report, Resu
 from layermerge.runs.saving import save
 from layermerge.runtimes.base import Pass, Runtime
 from layermerge.runtimes.exporting import export
-from layermerge.solving.frontier import Solution
-from layermerge.solving.meet_budget import close_the_loop, measured_beside
-from layermerge.solving.solve import solve
+from layermerge.runtimes.recording import Recording
+from layermerge.solving.learning import Bench
+from layermerge.solving.meet_budget import meet_budget_on
+from layermerge.solving.side_by_side import measured_beside
 from layermerge.surgery.merge import MergedModule, merge
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
+from layermerge.tables.bounds import Objective, Stakes, largest_gain
 from layermerge.tables.branches import Branch, branch_maker, branches_of
 from layermerge.tables.cost import table_cost
 from layermerge.tables.importance import measure_importance
-from layermerge.tables.latency import LatencyJob, LatencyTable
+from layermerge.tables.latency import LatencyTable
+from layermerge.tables.measuring import LatencyJob
 from layermerge.tables.shards import WHOLE_TABLE, Shard
 from layermerge.tables.table import Table
 from layermerge.tables.workloads import Workload, workloads_of
@@ -89,6 +92,15 @@ def original_pass(context: Context) -> Pass:
     return context.runtime.prepare(context.untouched(), inputs)
 
 
+def original_recording(context: Context) -> Recording | None:
+    """The same, where the runtime tells what each operator takes."""
+    inputs = context.trace.inputs.resized(context.settings.batch_size)
+    known = context.directory.known_plan()
+    if context.runtime.reads_onnx and known is not None:
+        return context.runtime.record_file(context.directory.require_original(known), inputs)
+    return context.runtime.record(context.untouched(), inputs)
+
+
 def _cut_out(context: Context) -> Callable[[Branch], nn.Module]:
     return branch_maker(context.trace, context.untouched)
 
@@ -106,12 +118,21 @@ def _branch_pass(context: Context, branch: Branch) -> Pass:
 
 def measure_latency_step(context: Context, menu: Menu) -> LatencyTable:
     whole, branch = partial(original_pass, context), partial(_branch_pass, context)
-    job = LatencyJob(menu.plan, menu.workloads, menu.file.fingerprint, whole, menu.file.branches, branch)
+    job = LatencyJob(
+        menu.plan,
+        menu.workloads,
+        menu.file.fingerprint,
+        whole,
+        menu.file.branches,
+        branch,
+        partial(original_recording, context),
+        Stakes(context.settings.objective, largest_gain(context.task.ceiling)),
+    )
     return job.run(context.runtime, context.settings.batch_size, context.directory.latency)
 
 
 def measure_latency_from_files(
-    directory: RunDirectory, runtime: Runtime, batch: int, load: Callable[[], nn.Module]
+    directory: RunDirectory, runtime: Runtime, batch: int, load: Callable[[], nn.Module], objective: Objective = "exp"
 ) -> LatencyTable:
     """The same table from the directory's files; the model itself is loaded only where the runtime reads no files."""
     known = directory.read_plan()
@@ -122,6 +143,7 @@ def measure_latency_from_files(
     inputs = Inputs.of(known.example_inputs)
     if runtime.reads_onnx:
         whole = partial(runtime.prepare_file, directory.require_original(known), inputs.resized(batch))
+        recorded = partial(runtime.record_file, directory.require_original(known), inputs.resized(batch))
 
         def branch(one: Branch) -> Pass:
             return runtime.prepare_file(directory.branch(one), one.inputs(batch))
@@ -132,11 +154,14 @@ def measure_latency_from_files(
         directory.require_same_network(traced.structure, traced.inputs, type(model).__name__)
         untouched = merge(rewrite(traced, []))
         whole = partial(runtime.prepare, untouched, inputs.resized(batch))
+        recorded = partial(runtime.record, untouched, inputs.resized(batch))
 
         def branch(one: Branch) -> Pass:
             return runtime.prepare(branch_maker(traced, lambda: untouched)(one), one.inputs(batch), small=True)
 
-    job = LatencyJob(known.plan, known.workloads, known.fingerprint, whole, known.branches, branch)
+    job = LatencyJob(
+        known.plan, known.workloads, known.fingerprint, whole, known.branches, branch, recorded, Stakes(objective)
+    )
     return job.run(runtime, batch, directory.latency)
 
 
@@ -146,7 +171,7 @@ def measure_importance_step(context: Context, menu: Menu, latency: LatencyTable,
         context.trace,
         menu.plan,
         context.task,
-        latency=latency,
+        latency=latency.fresh,
         recipe=settings.importance,
         path=context.directory.importance,
         executor=settings.make_executor(),
@@ -180,19 +205,19 @@ def choose(context: Context, method: str, budget: str) -> Choice:
     latency = measure_latency_step(context, menu)
     scores = measure_importance_step(context, menu, latency)
     objective = context.settings.objective
-    rows = [[entry.key, latency.of(entry), _value(scores, entry.key)] for entry in menu.plan.candidates]
+    fresh = latency.fresh
+    rows = [[entry.key, fresh.of(entry), _value(scores, entry.key)] for entry in menu.plan.candidates]
     stamp, name = document_digest([method, budget, objective, rows]), method_name(method, objective)
     if known := context.directory.known_choice(name, budget, stamp):
         return known
-    original = original_pass(context)
-    inputs = context.trace.inputs.resized(context.settings.batch_size)
-
-    def measure(solution: Solution) -> float:
-        merged = context.runtime.prepare(merge(rewrite(context.trace, solution.candidates)), inputs)
-        return measured_beside(context.runtime, original, merged, latency.original_ms)
-
-    frontier = solve(menu.plan, latency, scores, objective=objective)
-    solution = close_the_loop(frontier, budget, measure)
+    bench = Bench(
+        context.runtime,
+        context.trace.inputs.resized(context.settings.batch_size),
+        cache(partial(original_pass, context)),
+        lambda candidates: merge(rewrite(context.trace, candidates)),
+        context.runtime.clocks,
+    )
+    solution = meet_budget_on(bench, menu.plan, latency, scores, budget=budget, objective=objective)
     cost = table_cost(menu.plan, scores, latency)
     choice = Choice(stamp, name, method, objective, budget, latency.original_ms, solution, cost)
     context.directory.write_choice(choice)
@@ -215,6 +240,7 @@ def variant_of(context: Context, choice: Choice) -> Variant:
         label=context.settings.label,
         budget_ms=solution.budget_ms or 0.0,
         predicted_ms=solution.latency_ms,
+        error_ms=solution.error_ms,
         chosen_ms=solution.measured_ms,
         cost=choice.cost,
     )

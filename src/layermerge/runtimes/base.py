@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +17,8 @@ from torch import nn
 
 from layermerge.arguments import checked
 from layermerge.errors import RuntimeUnavailable, require_package
-from layermerge.runtimes.clock import Clocks, ClockSettings, Sample, time_side_by_side
+from layermerge.runtimes.clock import Clocks, ClockSettings, Rounds, Sample, run_side_by_side
+from layermerge.runtimes.recording import Recording
 from layermerge.tracing.inputs import Inputs
 
 Pass = Callable[[], object]
@@ -51,6 +53,11 @@ class Runtime(ABC):
     extra: ClassVar[str]
     reads_onnx: ClassVar[bool] = False
     clocks: ClassVar[Clocks] = Clocks()
+    fuses: ClassVar[bool] = True
+    """Whether an activation runs within the conv before it."""
+
+    now: Callable[[], float] = staticmethod(time.perf_counter)
+    """The clock that its passes are timed by, in seconds."""
 
     def __init__(self, settings: RuntimeSettings) -> None:
         self.settings = settings
@@ -80,6 +87,20 @@ class Runtime(ABC):
         del path, inputs
         raise self._reads_no_files()
 
+    def record(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Recording | None:
+        """Passes of the module in which each operator is timed; None where the runtime does not tell."""
+        del module, inputs, small
+        return None
+
+    def prepare_recorded(self, module: nn.Module, inputs: Inputs) -> tuple[Pass, Recording | None]:
+        """A pass of the module, and one that is recorded where the runtime tells."""
+        return self.prepare(module, inputs), self.record(module, inputs)
+
+    def record_file(self, path: Path, inputs: Inputs) -> Recording | None:
+        """The same of an exported ONNX file."""
+        del path, inputs
+        return None
+
     @abstractmethod
     def serve(self, module: nn.Module, inputs: Inputs) -> Served:
         """The module as this runtime computes it, whose scores are those of what is served; `inputs` show how it is called."""
@@ -98,8 +119,12 @@ class Runtime(ABC):
         self, runs: Mapping[str, Pass], settings: ClockSettings, *, between: Pass = lambda: None
     ) -> dict[str, Sample]:
         """Times passes of this runtime side by side, and leaves the process as it was."""
+        return self.rounds(runs, settings, between=between).samples()
+
+    def rounds(self, runs: Mapping[str, Pass], settings: ClockSettings, *, between: Pass = lambda: None) -> Rounds:
+        """The same, pass by pass."""
         with self.running():
-            return time_side_by_side(runs, settings, between=between)
+            return run_side_by_side(runs, settings, between=between, now=self.now)
 
     def running(self) -> AbstractContextManager[None]:
         """The state of the process in which passes run, where a runtime has its settings there."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,10 +51,14 @@ class Clocks:
     """Workloads are short and so are their windows, so that the machine's speed seldom changes within one."""
     pace: ClockSettings = ClockSettings(warm_up=0, least_rounds=2, least_seconds=0.05, most_rounds=2000, seconds=0.05)
     """The whole network's, before and after each workload."""
+    recorded: ClockSettings = ClockSettings(
+        warm_up=2, least_rounds=6, least_seconds=0.08, most_rounds=60, seconds=0.15, quantile=0.3, spread=0.01
+    )
+    """A workload in turn with the whole network, where the runtime tells what operators take."""
 
     @staticmethod
     def alike(settings: ClockSettings) -> Clocks:
-        return Clocks(settings, settings, settings)
+        return Clocks(settings, settings, settings, settings)
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,35 @@ def involuntary_switches() -> int:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
+@dataclass(frozen=True)
+class Rounds:
+    """Passes as they were timed: milliseconds by name and round, and which of them the system did not interrupt."""
+
+    settings: ClockSettings
+    times: Mapping[str, list[float]]
+    calm: Mapping[str, list[bool]]
+
+    def samples(self) -> dict[str, Sample]:
+        return {name: self.sample(name) for name in self.times}
+
+    def sample(self, name: str, values: Sequence[float] | None = None) -> Sample:
+        """The value of a pass; or of `values`, what else is known of the same rounds."""
+        counted = self._counted(name, self.times[name] if values is None else values)
+        value = float(np.quantile(counted, self.settings.quantile))
+        return Sample(value, _disagreement(counted, self.settings), len(counted))
+
+    def _counted(self, name: str, values: Sequence[float]) -> list[float]:
+        calm = [value for value, undisturbed in zip(values, self.calm[name], strict=True) if undisturbed]
+        return calm if len(calm) >= self.settings.least_rounds else list(values)
+
+    @property
+    def steady(self) -> bool:
+        return all(
+            _disagreement(self._counted(name, times), self.settings) <= self.settings.spread
+            for name, times in self.times.items()
+        )
+
+
 def time_side_by_side(
     runs: Mapping[str, Pass],
     settings: ClockSettings,
@@ -87,45 +120,51 @@ def time_side_by_side(
 
     `now` is the clock and `interruptions` counts how often this thread had to give way; tests replace both.
     """
+    return run_side_by_side(runs, settings, between=between, now=now, interruptions=interruptions).samples()
+
+
+def run_side_by_side(
+    runs: Mapping[str, Pass],
+    settings: ClockSettings,
+    *,
+    between: Pass = lambda: None,
+    now: Callable[[], float] = time.perf_counter,
+    interruptions: Callable[[], int] = involuntary_switches,
+) -> Rounds:
+    """The rounds themselves, warm-up left out."""
     for run in runs.values():
-        for _ in range(settings.warm_up):
-            run()
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    calm: dict[str, list[float]] = {name: [] for name in runs}
-
-    def counted() -> dict[str, list[float]]:
-        return {name: calm[name] if len(calm[name]) >= settings.least_rounds else times[name] for name in runs}
-
+        _warm_up(run, settings, now)
+    found = Rounds(settings, {name: [] for name in runs}, {name: [] for name in runs})
     began = now()
     for done in range(1, settings.most_rounds + 1):
         for name, run in runs.items():
             between()
             so_far, start = interruptions(), now()
             own_ms = run()
-            taken_ms = own_ms if isinstance(own_ms, float) else (now() - start) * 1e3
-            times[name].append(taken_ms)
-            if interruptions() == so_far:
-                calm[name].append(taken_ms)
+            found.times[name].append(own_ms if isinstance(own_ms, float) else (now() - start) * 1e3)
+            found.calm[name].append(interruptions() == so_far)
         if done < settings.least_rounds or now() - began < min(settings.least_seconds, settings.seconds):
             continue
-        if now() - began > settings.seconds or max(map(_disagreement(settings), counted().values())) <= settings.spread:
+        if now() - began > settings.seconds or found.steady:
             break
-    return {
-        name: Sample(float(np.quantile(values, settings.quantile)), _disagreement(settings)(values), len(values))
-        for name, values in counted().items()
-    }
+    return found
 
 
-def _disagreement(settings: ClockSettings) -> Callable[[list[float]], float]:
+def _warm_up(run: Pass, settings: ClockSettings, now: Callable[[], float]) -> None:
+    """Long passes need fewer: one that takes a share of the time that all rounds may take is warm after the first."""
+    began = now()
+    for _ in range(settings.warm_up):
+        run()
+        if now() - began > settings.seconds / 4 > 0:
+            break
+
+
+def _disagreement(values: Sequence[float], settings: ClockSettings) -> float:
     """How far the values of even and odd rounds differ, relative to the value."""
-
-    def measure(values: list[float]) -> float:
-        if len(values) < 2:
-            return 0.0
-        even, odd = (float(np.quantile(values[part::2], settings.quantile)) for part in (0, 1))
-        return abs(even - odd) / max(even, odd, 1e-9)
-
-    return measure
+    if len(values) < 2:
+        return 0.0
+    even, odd = (float(np.quantile(values[part::2], settings.quantile)) for part in (0, 1))
+    return abs(even - odd) / max(even, odd, 1e-9)
 
 
 def cache_pressure(size: int) -> Pass:

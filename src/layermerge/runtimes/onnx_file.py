@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,11 +15,13 @@ from torch import Tensor, nn
 
 from layermerge.errors import RuntimeUnavailable
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
+from layermerge.runtimes.recording import Recording
 from layermerge.runtimes.writing import for_serving, write_onnx, write_onnx_quickly
 from layermerge.tracing.inputs import Inputs
 
 Array = np.ndarray[Any, Any]
 Feed = Mapping[str, Array]
+Read = TypeVar("Read")
 Session = Callable[[Feed], Sequence[Array]]
 """Runs a file on arrays by the names of its inputs."""
 
@@ -66,8 +68,13 @@ class OnnxRuntimeBase(Runtime):
         """A pass on these arrays, which need not be handed over again."""
         return lambda: session(feed)
 
+    def recorded(self, path: Path, inputs: Inputs) -> Recording | None:
+        """Passes of the file in which each operator is timed; None where the runtime does not tell."""
+        del path, inputs
+        return None
+
     def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Pass:
-        return self._pass(self._exported(module, inputs, write_onnx_quickly if small else write_onnx), inputs)
+        return self._pass(self._exported(module, inputs, self.serve_file, small=small), inputs)
 
     def prepare_file(self, path: Path, inputs: Inputs) -> Pass:
         return self._pass(self.serve_file(path), inputs)
@@ -75,14 +82,29 @@ class OnnxRuntimeBase(Runtime):
     def _pass(self, network: ServedFile, inputs: Inputs) -> Pass:
         return self.bound(network.session, network.feed(inputs.tensors))
 
-    def _exported(self, module: nn.Module, inputs: Inputs, write: Callable[..., None]) -> ServedFile:
+    def record(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Recording | None:
+        return self._exported(module, inputs, lambda path: self.recorded(path, inputs), small=small)
+
+    def prepare_recorded(self, module: nn.Module, inputs: Inputs) -> tuple[Pass, Recording | None]:
+        def both(path: Path) -> tuple[Pass, Recording | None]:
+            return self.prepare_file(path, inputs), self.recorded(path, inputs)
+
+        return self._exported(module, inputs, both)
+
+    def record_file(self, path: Path, inputs: Inputs) -> Recording | None:
+        return self.recorded(path, inputs)
+
+    def _exported(
+        self, module: nn.Module, inputs: Inputs, read: Callable[[Path], Read], *, small: bool = False
+    ) -> Read:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "graph.onnx"
+            write = write_onnx_quickly if small else write_onnx
             write(for_serving(module), path, inputs)
-            return self.serve_file(path)
+            return read(path)
 
     def serve(self, module: nn.Module, inputs: Inputs) -> ServedFile:
-        return self._exported(module, inputs, write_onnx)
+        return self._exported(module, inputs, self.serve_file)
 
     def serve_file(self, path: Path) -> ServedFile:
         return ServedFile(*self.session(path))

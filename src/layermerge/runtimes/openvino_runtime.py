@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from layermerge.errors import RuntimeUnavailable
 from layermerge.runtimes.base import RuntimeSettings
-from layermerge.runtimes.onnx_file import OnnxRuntimeBase, Session
+from layermerge.runtimes.onnx_file import Feed, OnnxRuntimeBase, ServedFile, Session
+from layermerge.runtimes.onnx_owners import owner_named, owners_of
+from layermerge.runtimes.recording import Operator, Recording
 from layermerge.runtimes.signal_stack import kept_signal_stack
+from layermerge.tracing.inputs import Inputs
 
 
 class OpenVino(OnnxRuntimeBase):
@@ -24,6 +29,17 @@ class OpenVino(OnnxRuntimeBase):
         super().__init__(settings)
 
     def session(self, path: Path) -> tuple[list[str], Session]:
+        compiled = self._compiled(path)
+        request = compiled.create_infer_request()
+        return _names(compiled), lambda feed: request.infer(feed, share_inputs=True).to_tuple()
+
+    def recorded(self, path: Path, inputs: Inputs) -> Recording:
+        compiled = self._compiled(path, PERF_COUNT=True)
+        request = compiled.create_infer_request()
+        feed = ServedFile(_names(compiled), lambda given: request.infer(given).to_tuple()).feed(inputs.tensors)
+        return _Profile(request, feed, owners_of(path))
+
+    def _compiled(self, path: Path, **more: Any) -> Any:
         library: Any = self.library
         settings = {
             "INFERENCE_NUM_THREADS": self.settings.threads,
@@ -31,7 +47,30 @@ class OpenVino(OnnxRuntimeBase):
             "PERFORMANCE_HINT": "LATENCY",
         }
         with kept_signal_stack():
-            compiled = library.Core().compile_model(str(path), "CPU", settings)
-        request = compiled.create_infer_request()
-        names = [value.any_name for value in compiled.inputs]
-        return names, lambda feed: request.infer(feed, share_inputs=True).to_tuple()
+            return library.Core().compile_model(str(path), "CPU", settings | more)
+
+
+def _names(compiled: Any) -> list[str]:
+    return [value.any_name for value in compiled.inputs]
+
+
+@dataclass(frozen=True)
+class _Profile(Recording):
+    """What the request says of its last pass, read after each."""
+
+    request: Any
+    feed: Feed
+    owners: dict[str, str]
+    found: list[Sequence[Operator]] = field(default_factory=list)
+
+    def __call__(self) -> None:
+        self.request.infer(self.feed, share_inputs=True)
+        ran = (one for one in self.request.profiling_info if str(one.status).endswith(".EXECUTED"))
+        self.found.append([self._operator(one) for one in ran])
+
+    def _operator(self, one: Any) -> Operator:
+        taken_ms = one.real_time.total_seconds() * 1e3
+        return Operator(owner_named(self.owners, one.node_name), "Convolution" in one.node_type, taken_ms)
+
+    def passes(self) -> list[Sequence[Operator]]:
+        return self.found

@@ -13,7 +13,10 @@ from torch import Tensor
 
 from layermerge.errors import RuntimeUnavailable
 from layermerge.runtimes.base import Pass
-from layermerge.runtimes.onnx_file import Array, Feed, OnnxRuntimeBase, Session
+from layermerge.runtimes.onnx_file import Array, Feed, OnnxRuntimeBase, ServedFile, Session
+from layermerge.runtimes.onnx_owners import owner_named, owners_of
+from layermerge.runtimes.recording import Operator, Recording
+from layermerge.tracing.inputs import Inputs
 
 
 class TensorRt(OnnxRuntimeBase):
@@ -41,6 +44,14 @@ class TensorRt(OnnxRuntimeBase):
         names = [network.get_input(index).name for index in range(network.num_inputs)]
         return names, _Engines(trt, builder, network, logger)
 
+    def recorded(self, path: Path, inputs: Inputs) -> Recording:
+        names, session = self.session(path)
+        feed = ServedFile(names, session).feed(inputs.tensors)
+        assert isinstance(session, _Engines)
+        engine = session.engine_for(feed)
+        engine.load(feed)
+        return _Profile(self.library, engine, owners_of(path))
+
     def bound(self, session: Session, feed: Feed) -> Pass:
         assert isinstance(session, _Engines)
         engine = session.engine_for(feed)
@@ -64,6 +75,38 @@ class _Engine:
     def execute(self) -> None:
         self.context.execute_async_v3(torch.cuda.current_stream().cuda_stream)
         torch.cuda.synchronize()
+
+
+class _Profile(Recording):
+    """What TensorRT's profiler reports of each layer, in the order in which they ran."""
+
+    def __init__(self, trt: Any, engine: _Engine, owners: dict[str, str]) -> None:
+        self.engine, self.owners = engine, owners
+        self.found: list[Sequence[Operator]] = []
+        reported: list[tuple[str, float]] = []
+
+        class Profiler(trt.IProfiler):  # type: ignore[misc]
+            """Called for every layer of a pass."""
+
+            def report_layer_time(self, layer_name: str, ms: float) -> None:
+                reported.append((layer_name, ms))
+
+        self.reported = reported
+        engine.context.profiler = Profiler()
+
+    def __call__(self) -> None:
+        self.reported.clear()
+        self.engine.execute()
+        self.found.append([self._operator(name, ms) for name, ms in self.reported])
+
+    def _operator(self, name: str, ms: float) -> Operator:
+        """Layers that were fused are called after all of them."""
+        parts = name.split(" + ")
+        owners = [owner for part in parts if (owner := owner_named(self.owners, part))]
+        return Operator(owners[0] if owners else None, any("conv" in part.lower() for part in parts), ms)
+
+    def passes(self) -> list[Sequence[Operator]]:
+        return self.found
 
 
 class _Engines:

@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from layermerge.errors import RuntimeUnavailable
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings, Served
+from layermerge.runtimes.recording import Recording
+from layermerge.runtimes.torch_recording import TorchRecording
 from layermerge.runtimes.writing import for_serving
 from layermerge.tracing.inputs import Inputs
 
@@ -35,10 +37,15 @@ class TorchEager(Runtime):
     name = "torch"
     package = "torch"
     extra = "torch"
+    fuses = False
 
     def __init__(self, settings: RuntimeSettings) -> None:
         if not isinstance(getattr(torch, settings.dtype, None), torch.dtype):
             raise RuntimeUnavailable(f"torch has no dtype '{settings.dtype}'; try float32 or bfloat16")
+        if not getattr(torch, settings.dtype).is_floating_point:
+            raise RuntimeUnavailable(
+                f"runtime '{self.name}' computes in floating point, not in {settings.dtype}; try float32 or bfloat16"
+            )
         super().__init__(settings)
 
     def running(self) -> AbstractContextManager[None]:
@@ -54,6 +61,15 @@ class TorchEager(Runtime):
                 called(*args, **kwargs)
 
         return _timed_by_events(run) if self._device.type == "cuda" else run
+
+    def record(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Recording | None:
+        del small
+        placed = self._placed(module)
+        if self._device.type != "cpu":
+            return None
+        args, kwargs = self._fitted((inputs.args, dict(inputs.kwargs)))
+        graph = placed if isinstance(placed, fx.GraphModule) else fx.symbolic_trace(placed)
+        return TorchRecording(graph, (*args, *kwargs.values()), self.running)
 
     def serve(self, module: nn.Module, inputs: Inputs) -> Served:
         del inputs
@@ -98,6 +114,9 @@ class TorchCompile(TorchEager):
     """What `torch.compile(module)(x)` does; the first pass compiles."""
 
     name = "torch-compile"
+
+    def record(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> None:
+        """Operators of its own make are not those of the network."""
 
     def compiled(self, module: nn.Module) -> nn.Module:
         compiled = torch.compile(module)

@@ -22,6 +22,7 @@ from layermerge.files import SCHEMA
 from layermerge.planning.plan import Candidate
 from layermerge.solving.budget import Budget, Milliseconds, budget_ms
 from layermerge.solving.labels import Floats, Option, pareto, undominated
+from layermerge.tables.latency import Prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Round:
 
     predicted_ms: float
     measured_ms: float
+    error_ms: float = 0.0
+    """How far the prediction was thought to be off: in 95 of 100 cases by less."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class Solution:
     """What the measured latency was to keep."""
     rounds: tuple[Round, ...] = ()
     """Every choice that was tried on the way to this one."""
+    error_ms: float | None = None
+    """How far the predicted latency may be off: in 95 of 100 cases by less."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +119,10 @@ class Frontier:
         if index < 0:
             raise InfeasibleBudget(self.smallest_ms, allowed, self.original_ms)
         return self.solution(index)
+
+    def predict(self, solution: Solution) -> Prediction:
+        """What the solution was found with: a frontier learns nothing."""
+        return Prediction(solution.latency_ms, solution.error_ms or 0.0)
 
     def to_document(self) -> dict[str, Any]:
         """Plain data for JSON; a point names its candidates by their places in `keys`. O(points x layers) numbers."""

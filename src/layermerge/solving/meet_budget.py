@@ -2,7 +2,7 @@
 
 Latency does not depend on weights, so the merged network of a solution is built and measured whole, beside the original,
 before anything is fine-tuned. Where the measured latency misses the budget, the prediction is corrected by what was seen and
-the frontier is asked again, until the budget is kept; where it leaves room, once more for the room.
+the choice is made again, until the budget is kept; where it leaves room, once more for the room.
 """
 
 from __future__ import annotations
@@ -10,27 +10,47 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from statistics import median
+from typing import Protocol
+
+from torch import nn
 
 from layermerge.arguments import checked
 from layermerge.errors import InfeasibleBudget, TableError
 from layermerge.planning.plan import Candidate, Plan
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
-from layermerge.runtimes.clock import ClockSettings
+from layermerge.runtimes.clock import Clocks, ClockSettings
 from layermerge.runtimes.registry import make_runtime
-from layermerge.solving.budget import Budget, budget_ms
-from layermerge.solving.frontier import Frontier, Round, Solution
-from layermerge.solving.solve import Objective, Scores, solve
+from layermerge.solving.budget import Budget, budget_ms, budget_text
+from layermerge.solving.frontier import Round, Solution
+from layermerge.solving.learning import Bench, Learning
+from layermerge.solving.solve import Scores
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
-from layermerge.tables.latency import LatencyTable
+from layermerge.tables.bounds import Objective
+from layermerge.tables.latency import LatencyTable, Prediction
 from layermerge.tracing.trace import Trace
 
 _ROUNDS = 8
-_WINDOWS = 3
-_ROOM = 0.03
+_ENOUGH = 4
+"""Rounds after which what keeps the budget is taken, whatever room it leaves."""
+_ROOM = 0.04
 # Asked for a little less than what should just fit: measurements scatter.
 _CAUTION = 0.997
+_MOST_CAUTION = 0.015
+
+
+class Choices(Protocol):
+    """What the loop chooses from: a frontier, or one that learns."""
+
+    @property
+    def original_ms(self) -> float: ...
+
+    @property
+    def smallest_ms(self) -> float: ...
+
+    def within(self, allowed: float, /) -> Solution: ...
+
+    def predict(self, solution: Solution, /) -> Prediction: ...
 
 
 @checked(TableError)
@@ -47,7 +67,8 @@ def meet_budget(
 ) -> Solution:
     """The most important solution whose merged network, measured whole on the runtime, keeps the budget.
 
-    Costs an export and a few seconds of timing for each round, of which there is usually one or two.
+    What is measured on the way is added to the latency table's file. Costs some seconds for the rows of the choice, and an
+    export and some seconds of timing for each round, of which there are usually one or two.
     """
     plan.require_network(trace.structure)
     settings = latency.table.provenance
@@ -58,72 +79,89 @@ def meet_budget(
         )
     inputs = trace.inputs.resized(int(settings["batch"] or 1))
 
-    def prepare(candidates: Sequence[Candidate]) -> Pass:
-        return chosen.prepare(merge(rewrite(trace, candidates)), inputs)
+    def merged(candidates: Sequence[Candidate]) -> nn.Module:
+        return merge(rewrite(trace, candidates))
 
-    original = cache(lambda: prepare([]))  # not before the budget is known to be one
-
-    def measure(solution: Solution) -> float:
-        return measured_beside(chosen, original(), prepare(solution.candidates), latency.original_ms, clock)
-
-    return close_the_loop(solve(plan, latency, scores, objective=objective), budget, measure)
+    original: Callable[[], Pass] = cache(lambda: chosen.prepare(merged([]), inputs))
+    bench = Bench(chosen, inputs, original, merged, Clocks.alike(clock) if clock else chosen.clocks)
+    return meet_budget_on(bench, plan, latency, scores, budget=budget, objective=objective)
 
 
-def measured_beside(
-    runtime: Runtime, original: Pass, merged: Pass, original_ms: float, clock: ClockSettings | None = None
-) -> float:
-    """The merged network's time on the table's scale: measured beside the original, so that drift cancels.
+def meet_budget_on(
+    bench: Bench, plan: Plan, latency: LatencyTable, scores: Scores, *, budget: Budget, objective: Objective
+) -> Solution:
+    """The same where a bench is at hand."""
+    loop = f"{plan.method} {objective} {budget_text(budget)}"
+    learning = Learning(loop, plan, latency, scores, objective, bench)
+    return close_the_loop(learning, budget, learning.measure, learning.predict_afresh)
 
-    The median of three: the loop accepts the first that keeps the budget, and so would favour a lucky one.
+
+def close_the_loop(
+    choices: Choices,
+    budget: Budget,
+    measure: Callable[[Solution], float],
+    predict: Callable[[Solution], Prediction] | None = None,
+) -> Solution:
+    """Chooses, measures, corrects, until the budget is kept; knows nothing of runtimes. `predict` is what is reported.
+
+    A budget below every prediction is no exception: what is removed may take more with it than its rows say, so only a
+    measurement can tell that the fastest choice is too slow.
     """
-    runs = {"original": original, "merged": merged}
-    windows = [runtime.time(runs, clock or runtime.clocks.whole) for _ in range(_WINDOWS)]
-    return median(sample["merged"].value_ms / sample["original"].value_ms for sample in windows) * original_ms
-
-
-def close_the_loop(frontier: Frontier, budget: Budget, measure: Callable[[Solution], float]) -> Solution:
-    """Asks the frontier, measures, corrects, until the budget is kept; knows nothing of runtimes.
-
-    A budget below every prediction is no exception: what is removed may take more with it than its rows say (the norms of
-    an emptied block), so only a measurement can tell that the fastest choice is too slow.
-    """
-    target = asked = budget_ms(budget, frontier.original_ms)
+    target = budget_ms(budget, choices.original_ms)
+    asked = _cautious(choices, target)
+    tried: list[tuple[Solution, float]] = []
     rounds: list[Round] = []
     best: Solution | None = None
-    while len(rounds) < _ROUNDS:
-        last_chance = best is None and len(rounds) == _ROUNDS - 1
-        # The fastest choice is tried before giving up, whatever the correction asks for.
-        solution = frontier.within(frontier.smallest_ms if last_chance else max(asked, frontier.smallest_ms))
-        if any(turn.predicted_ms == solution.latency_ms for turn in rounds):
-            if best is not None or any(turn.predicted_ms == frontier.smallest_ms for turn in rounds):
-                break
-            solution = frontier.within(frontier.smallest_ms)
+    while len(rounds) < (_ROUNDS if best is None else _ENOUGH):
+        solution = _untried(choices, asked, tried, settle=best is not None, last=len(rounds) == _ROUNDS - 1)
+        if solution is None:
+            break
+        prediction = (predict or choices.predict)(solution)
         measured = measure(solution)
-        rounds.append(Round(solution.latency_ms, measured))
+        tried.append((solution, measured))
+        rounds.append(Round(prediction.ms, measured, prediction.error_ms))
         if measured <= target and (best is None or solution.importance > best.importance):
-            best = replace(solution, measured_ms=measured, budget_ms=target)
+            predicted = replace(solution, latency_ms=prediction.ms, error_ms=prediction.error_ms)
+            best = replace(predicted, measured_ms=measured, budget_ms=target)
         if best is not None and (best.measured_ms or 0.0) >= target * (1 - _ROOM):
             break
-        asked = _next_request(rounds, target)
+        asked = _next_request([(choices.predict(one).ms, taken) for one, taken in tried], target)
     if best is None:
-        raise InfeasibleBudget(min(turn.measured_ms for turn in rounds), target, frontier.original_ms)
+        raise InfeasibleBudget(min(turn.measured_ms for turn in rounds), target, choices.original_ms)
     return replace(best, rounds=tuple(rounds))
 
 
-def _next_request(rounds: list[Round], target: float) -> float:
+def _cautious(choices: Choices, target: float) -> float:
+    """What is asked for first: less by half of what the prediction may be off, so that it usually keeps the budget."""
+    error_ms = choices.predict(choices.within(max(target, choices.smallest_ms))).error_ms
+    return target - min(error_ms / 2, _MOST_CAUTION * target)
+
+
+def _untried(
+    choices: Choices, asked: float, tried: Sequence[tuple[Solution, float]], *, settle: bool, last: bool
+) -> Solution | None:
+    """The best choice that was not measured yet; where it was, the fastest, which is tried before giving up."""
+    known = [solution.candidates for solution, _ in tried]
+    for request in (asked, choices.smallest_ms) if not last or settle else (choices.smallest_ms,):
+        solution = choices.within(max(request, choices.smallest_ms))
+        if solution.candidates not in known:
+            return solution
+        if settle:
+            return None
+    return None
+
+
+def _next_request(rounds: Sequence[tuple[float, float]], target: float) -> float:
     """The prediction whose measurement should just keep the budget, by the line through the two nearest rounds.
 
-    After one round, and where two lie too close to give a slope, in proportion to the last.
+    After one round, and where two lie too close to give a slope, in proportion to the last. Rounds are (predicted by what
+    is known now, measured).
     """
     last = rounds[-1]
-    kept = max(
-        (turn for turn in rounds if turn.measured_ms <= target), key=lambda turn: turn.predicted_ms, default=None
-    )
-    missed = min(
-        (turn for turn in rounds if turn.measured_ms > target), key=lambda turn: turn.predicted_ms, default=None
-    )
+    kept = max((turn for turn in rounds if turn[1] <= target), default=None)
+    missed = min((turn for turn in rounds if turn[1] > target), default=None)
     near, far = (kept, missed) if kept and missed else (last, rounds[-2] if len(rounds) > 1 else last)
-    rise, run = far.measured_ms - near.measured_ms, far.predicted_ms - near.predicted_ms
+    rise, run = far[1] - near[1], far[0] - near[0]
     if run != 0 and rise / run > 0.05:
-        return near.predicted_ms + (target * _CAUTION - near.measured_ms) * run / rise
-    return last.predicted_ms * target / last.measured_ms * _CAUTION
+        return near[0] + (target * _CAUTION - near[1]) * run / rise
+    return last[0] * target / last[1] * _CAUTION

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal
 
 from layermerge.arguments import checked
 from layermerge.errors import TableError
 from layermerge.planning.plan import Candidate, Plan
 from layermerge.solving.frontier import Frontier, build_frontier
 from layermerge.solving.labels import LARGEST, Option
+from layermerge.tables.bounds import Objective
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Table
 
-Objective = Literal["exp", "delta"]
 Scores = Table | Mapping[str, float]
 """The change D in the score by candidate key; candidates that change nothing may be absent."""
 

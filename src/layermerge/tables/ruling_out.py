@@ -31,7 +31,7 @@ def ruled_out(plan: Plan, latency: LatencyTable, singles: Table, *, largest_gain
 def _reason(plan: Plan, candidate: Candidate, latency: LatencyTable, singles: Table, largest_gain: float) -> str | None:
     own_ms = latency.of(candidate)
     if own_ms is None:
-        return "its latency could not be measured"
+        return latency.why_off(candidate)
     parts = _split(plan, candidate)
     if parts is None:
         return None

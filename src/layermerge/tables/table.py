@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from layermerge.errors import TableError
 from layermerge.files import SCHEMA, Record, exclusive, first_problem, require_schema
 
-Status = Literal["ok", "failed", "ruled_out"]
+Status = Literal["ok", "failed", "ruled_out", "slower"]
 Scalar = str | int | float | bool | None
 # No measurement comes near these; far beyond, sums and squares would overflow.
 Finite = Annotated[float, Field(ge=-1e15, le=1e15)]
@@ -29,7 +29,10 @@ NotNegative = Annotated[float, Field(ge=0, le=1e15)]
 
 
 class Row(Record):
-    """One measurement. A row that failed or was ruled out carries a reason instead of a value, and leaves the menu."""
+    """One measurement. A row that failed or was ruled out carries a reason instead of a value, and leaves the menu.
+
+    So does one that is `slower` than what it stands for: it was not measured to the end, and its value is a lower bound.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -41,6 +44,16 @@ class Row(Record):
     seconds: NotNegative = 0.0
     """What the measurement cost."""
     reason: str | None = None
+    of: str | None = None
+    """The key of the row that it measures once more; rows of one thing are pooled on reading."""
+    round: Annotated[int, Field(ge=0)] = 0
+    """Of the loop that it was measured for; 0 before any."""
+    loop: str | None = None
+    """Which loop that was: a row without one was measured before anything was chosen."""
+    in_network: bool = False
+    """Whether the runtime told it of a whole network, rather than of a workload by itself."""
+    parts: tuple[str, ...] = ()
+    """Of a whole merged network: the keys of its candidates."""
 
     @model_validator(mode="after")
     def _says_what_its_status_needs(self) -> Row:
@@ -50,13 +63,22 @@ class Row(Record):
             raise ValueError(f"a row with status {self.status} needs a reason")
         return self
 
+    @property
+    def unsaid(self) -> set[str]:
+        """What goes without saying of most rows."""
+        return {name for name in ("of", "round", "loop", "in_network", "parts") if not getattr(self, name)}
+
 
 class Table:
     """Rows by key, and how they came about."""
 
-    def __init__(self, provenance: Mapping[str, Scalar], rows: Iterable[Row], name: str = "the table") -> None:
+    def __init__(
+        self, provenance: Mapping[str, Scalar], rows: Iterable[Row], name: str = "the table", path: Path | None = None
+    ) -> None:
         self.provenance = dict(provenance)
         self.name = name
+        self.path = path
+        """The file that it was read from, which may be added to."""
         self.rows: dict[str, Row] = {}
         for row in rows:
             if row.key in self.rows:
@@ -73,7 +95,7 @@ class Table:
             raise TableError(f"table '{file}' cannot be read: {error.strerror or error}") from error
         if not lines:
             raise TableError(f"table '{file}' is empty; measure it again")
-        return Table(_provenance(lines[0], file), (_row(line, file) for line in lines[1:]), f"table '{file}'")
+        return Table(_provenance(lines[0], file), (_row(line, file) for line in lines[1:]), f"table '{file}'", file)
 
     def __getitem__(self, key: str) -> Row:
         """The row of a key; absent is an error, never zero."""
@@ -81,6 +103,10 @@ class Table:
             return self.rows[key]
         except KeyError:
             raise TableError(f"{self.name} has no row for '{key}'; measure it to the end first") from None
+
+    def restricted(self, kept: Callable[[Row], bool]) -> Table:
+        """The same table with some of its rows."""
+        return Table(self.provenance, filter(kept, self.rows.values()), self.name, self.path)
 
     def __contains__(self, key: object) -> bool:
         return key in self.rows
@@ -126,7 +152,8 @@ class TableWriter:
             os.truncate(file.fileno(), length)
         if not lines:
             _append(file, {"schema_version": SCHEMA, "provenance": self.provenance})
-        self.table = Table(self.provenance, (_row(line, self.path) for line in lines[1:]), f"table '{self.path}'")
+        rows = (_row(line, self.path) for line in lines[1:])
+        self.table = Table(self.provenance, rows, f"table '{self.path}'", self.path)
 
     def append(self, row: Row) -> None:
         """Writes a row; when this returns, the row is on disk."""
@@ -134,7 +161,7 @@ class TableWriter:
         if row.key in self.table:
             raise TableError(f"table '{self.path}' has a row for '{row.key}' already")
         try:
-            _append(self._file, row.model_dump())
+            _append(self._file, row.model_dump(exclude=row.unsaid))
         except OSError as error:
             raise _unwritable(self.path, error) from error
         self.table.rows[row.key] = row

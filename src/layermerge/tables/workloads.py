@@ -6,6 +6,7 @@ measurement. A workload is plain data, so that a device can time it without the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from torch.nn import functional as F
 from layermerge.conv import ConvSpec
 from layermerge.planning.plan import Plan
 from layermerge.planning.reading import read
+from layermerge.runtimes.recording import Operator
+from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.operators import Role
 from layermerge.tracing.structure import MapShape, Operation
 from layermerge.tracing.trace import Trace
@@ -45,43 +48,56 @@ ADD = Follower("add")
 
 @dataclass(frozen=True)
 class Workload:
-    """A conv with bias on a map of this shape, and the operators behind it: activations, GroupNorms, a residual add."""
+    """A conv with bias on a map of this shape, and the operators behind it: activations, GroupNorms, a residual add.
 
-    spec: ConvSpec
+    Without a conv it is what one that was dropped leaves behind.
+    """
+
+    spec: ConvSpec | None
     input_shape: MapShape
     follow: tuple[Follower, ...] = ()
-
-    @staticmethod
-    def between(shape: MapShape) -> Workload:
-        """No workload at all, on a map of this shape."""
-        return Workload(ConvSpec.identity(shape[0]), shape)
 
     @property
     def output_shape(self) -> MapShape:
         _, height, width = self.input_shape
-        return (self.spec.out_channels, *self.spec.output_size(height, width))
+        return (self.spec.out_channels, *self.spec.output_size(height, width)) if self.spec else self.input_shape
+
+    @property
+    def work(self) -> int:
+        """Multiplications of one image: the more, the longer; only the order counts."""
+        _, height, width = self.output_shape
+        return self.spec.weights * height * width if self.spec else 0
 
     @property
     def key(self) -> str:
         """Names the workload in any table: all that its time depends on. For people to read and programs to compare."""
-        spec, (channels, height, width) = self.spec, self.input_shape
+        channels, height, width = self.input_shape
+        return f"{channels}{self._conv} on {height}x{width} {'+'.join(map(str, self.follow))}".rstrip()
+
+    @property
+    def _conv(self) -> str:
+        spec = self.spec
+        if spec is None:
+            return ""
         numbers = "".join(
             f"{name}{'.'.join(map(str, value))}"
             for name, value in (("k", spec.kernel), ("s", spec.stride), ("p", spec.padding), ("d", spec.dilation))
         )
-        follow = "+".join(map(str, self.follow))
-        return f"{channels}>{spec.out_channels} g{spec.groups} {numbers} on {height}x{width} {follow}".rstrip()
+        return f">{spec.out_channels} g{spec.groups} {numbers}"
 
 
 def workloads_of(trace: Trace, plan: Plan) -> dict[str, Workload | None]:
-    """The workload of every candidate, by key; None where nothing is kept, and for fixed ones, which are not measured alone."""
+    """The workload of every candidate, by key; None where nothing runs, and for fixed ones, which are not measured alone."""
     workloads: dict[str, Workload | None] = {}
     for candidate in plan.candidates:
         workloads[candidate.key] = None
-        if candidate.spec is not None and not candidate.fixed:
-            follow = (_follower(trace, operation) for operation in read(trace.structure, candidate).follow)
-            shape = trace.layers[candidate.start].input_shape
-            workloads[candidate.key] = Workload(candidate.spec, shape, tuple(one for one in follow if one))
+        if not candidate.fixed:
+            operations = (_follower(trace, operation) for operation in read(trace.structure, candidate).follow)
+            follow = tuple(one for one in operations if one)
+            layer = trace.layers[candidate.start]
+            shape = layer.input_shape if candidate.spec else trace.layers[candidate.end - 1].output_shape
+            if candidate.spec or follow:
+                workloads[candidate.key] = Workload(candidate.spec, shape, follow)
     return workloads
 
 
@@ -103,32 +119,86 @@ def _kind(activation: nn.Module | None) -> str:
 
 
 class Sandwich(nn.Module):
-    """A workload between neighbours, which take the data in and out of the runtime's own layout, as its network would."""
+    """A workload between neighbours, which take the data in and out of the runtime's own layout, as its network would.
 
-    def __init__(self, workload: Workload) -> None:
+    `told`: the runtime says by itself what each operator took. Then neighbours are dense convs from and to very few channels,
+    since those come in the runtime's own layout whatever the channels between them; otherwise they are the cheapest convs
+    there are, so that little is taken off. `fuses`: the runtime runs an activation within the conv before it; where a
+    dropped conv leaves one behind, that conv has one of its own already.
+    """
+
+    def __init__(self, workload: Workload, *, told: bool = False, fuses: bool = False) -> None:
         super().__init__()
-        spec = workload.spec
-        self.before, self.after = neighbour(spec.in_channels), neighbour(spec.out_channels)
-        self.conv = nn.Conv2d(
-            spec.in_channels, spec.out_channels, spec.kernel, spec.stride, 0, spec.dilation, spec.groups
-        )
-        top, bottom, left, right = spec.padding
-        self.sides = [left, right, top, bottom]
-        if top == bottom and left == right:
-            self.conv.padding, self.sides = (top, left), []
-        self.beside = neighbour(spec.out_channels) if needs_other(workload) else None
+        self.shapes = _input_shapes(workload, told)
+        entering, leaving = workload.input_shape[0], workload.output_shape[0]
+        self.before = None if told and _is_image(workload) else _before(entering, told)
+        self.after = nn.Conv2d(leaving, 1, 1) if told else neighbour(leaving)
+        self.beside = _before(leaving, told) if len(self.shapes) == 2 else None
+        self.conv, self.sides = _conv(workload.spec)
+        self.lead = nn.ReLU() if fuses and workload.spec is None else None
         self.follow = workload.follow
-        self.operators = nn.ModuleList(_operator(one, spec.out_channels) for one in workload.follow if one != ADD)
+        self.operators = nn.ModuleList(_operator(one, leaving) for one in workload.follow if one != ADD)
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        x = self.before(x)
-        other = x if y is None or self.beside is None else self.beside(y)
-        out = self.conv(F.pad(x, self.sides) if self.sides else x)
+        x = x if self.before is None else self.before(x)
+        x = x if self.lead is None else self.lead(x)
+        other = x if self.beside is None else self.beside(y)
+        out = x if self.conv is None else self.conv(F.pad(x, self.sides) if self.sides else x)
         operators = iter(self.operators)
         for follower in self.follow:
             out = out + other if follower == ADD else next(operators)(out)
         result: Tensor = self.after(out)
         return result
+
+    def inputs(self, batch: int) -> Inputs:
+        generator = torch.Generator().manual_seed(0)
+        return Inputs(tuple(torch.randn(batch, *shape, generator=generator) for shape in self.shapes), {})
+
+    def own_ms(self, operators: Sequence[Operator]) -> float:
+        """What a pass took beside the neighbours: all but their convs, and what comes behind the last of them."""
+        neighbours, taken = ("before", "beside", "after"), 0.0
+        for operator in operators:
+            if operator.owner == "after":
+                break
+            if not (operator.is_conv and operator.owner in neighbours):
+                taken += operator.ms
+        return taken
+
+
+_FEW = 3
+"""Channels of what neighbours read where the runtime tells: all runtimes take images as they come."""
+
+
+def _is_image(workload: Workload) -> bool:
+    """Whether it is the first conv of a network: nothing runs before it."""
+    return workload.spec is not None and workload.input_shape[0] <= _FEW
+
+
+def _input_shapes(workload: Workload, told: bool) -> list[MapShape]:
+    shapes = [workload.input_shape, *([workload.output_shape] if told or needs_other(workload) else [])]
+    shapes = shapes if ADD in workload.follow else shapes[:1]
+    return [(_FEW, height, width) for _, height, width in shapes] if told else shapes
+
+
+def _before(channels: int, told: bool) -> nn.Conv2d:
+    return nn.Conv2d(_FEW, channels, 1) if told else neighbour(channels)
+
+
+def _conv(spec: ConvSpec | None) -> tuple[nn.Conv2d | None, list[int]]:
+    """The conv, and what has to be padded ahead of it because its sides differ."""
+    if spec is None:
+        return None, []
+    shape = (spec.in_channels, spec.out_channels, spec.kernel, spec.stride, 0, spec.dilation, spec.groups)
+    # Random numbers for tens of millions of weights take longer than the conv.
+    with torch.device("meta"):
+        conv = nn.Conv2d(*shape)
+    conv.weight = nn.Parameter(torch.full(conv.weight.shape, 1 / spec.weights))
+    conv.bias = nn.Parameter(torch.zeros(spec.out_channels))
+    top, bottom, left, right = spec.padding
+    if top == bottom and left == right:
+        conv.padding = (top, left)
+        return conv, []
+    return conv, [left, right, top, bottom]
 
 
 def neighbour(channels: int) -> nn.Conv2d:
@@ -157,9 +227,3 @@ def _operator(follower: Follower, channels: int) -> nn.Module:
     kind: Any = getattr(nn, follower.kind)
     module: nn.Module = kind()
     return module
-
-
-def sandwich_inputs(workload: Workload, batch: int) -> tuple[Tensor, ...]:
-    generator = torch.Generator().manual_seed(0)
-    shapes = [workload.input_shape, *([workload.output_shape] if needs_other(workload) else [])]
-    return tuple(torch.randn(batch, *shape, generator=generator) for shape in shapes)

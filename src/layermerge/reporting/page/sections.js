@@ -84,12 +84,15 @@ function drawAccuracy(facts) {
   show("accuracy-table", folded("The figures", table("Results", headings, cells)));
 }
 
+const predictedText = (choice) => (
+  known(choice.error_ms) ? `${ms(choice.predicted_ms)} ± ${ms(choice.error_ms)}` : ms(choice.predicted_ms));
+
 function predictedSeries(facts, method) {
   const look = lookOf(facts, method.method), name = method.method;
   const rounds = method.choices.flatMap((choice) => choice.rounds.map((round) => (
     { x: round.predicted_ms, y: round.measured_ms, tip: `${name}, on the way to ${spaced(choice.budget)}` })));
   const ends = method.choices.map((choice) => {
-    const both = `${ms(choice.predicted_ms)} predicted, ${ms(choice.measured_ms)} measured`;
+    const both = `${predictedText(choice)} predicted, ${ms(choice.measured_ms)} measured`;
     return { x: choice.predicted_ms, y: choice.measured_ms, tip: `${name} at ${spaced(choice.budget)}: ${both}` };
   });
   return [{ name, look, silent: true, small: 2.6, points: rounds }, { name, look, points: ends }];
@@ -106,7 +109,7 @@ function drawPredicted(facts) {
     const result = resultOf(facts, method.method, choice.budget_ms);
     const over = (result || choice).measured_ms / choice.budget_ms - 1;
     const verdict = over <= 0 ? { text: "kept", class: "ok" } : { text: `missed by ${share(over)}`, class: "bad" };
-    return [methodCell(facts, method.method), spaced(choice.budget), ms(choice.budget_ms), ms(choice.predicted_ms),
+    return [methodCell(facts, method.method), spaced(choice.budget), ms(choice.budget_ms), predictedText(choice),
       ms(choice.measured_ms), result ? ms(result.measured_ms) : "–", verdict, choice.rounds.length];
   }));
   const headings = ["method", "budget", "allows", "predicted", "when chosen", "as exported", "budget was", "rounds"];

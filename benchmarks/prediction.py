@@ -1,0 +1,216 @@
+"""How well does a fresh latency table predict? Networks x runtimes x budgets; resumable, one line of JSON for each case.
+
+Run: python benchmarks/prediction.py [--networks NAME ...] [--runtimes NAME ...] [--budgets 80% 60% 45%] [--dir DIR]
+     python benchmarks/prediction.py --table [--dir DIR]      writes the cases that are there as a table for the README
+Tables and cases stay in DIR, so that a second run goes on where the first stopped; remove DIR to begin afresh. Weights are
+random, and the importance is a stand-in that lives here only (from a fixed seed and the layers' sizes): what is shown is
+latency.
+
+"First prediction" is the sum of rows before any merged network was built. Two baselines that users know predict the same
+choices from the same original: FLOPs in proportion, and operators timed alone (each conv in the runtime by itself, hot, as
+nn-Meter's and OFA's tables are made), scaled so that the original's operators sum to the original.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.closed_loop import DDPM, load
+
+import layermerge as lm
+from layermerge.errors import InfeasibleBudget
+from layermerge.runtimes.base import Runtime, RuntimeSettings
+from layermerge.runtimes.clock import ClockSettings
+from layermerge.runtimes.registry import make_runtime
+from layermerge.solving.budget import budget_ms
+from layermerge.tables.latency import LatencyTable
+from layermerge.tables.workloads import Workload
+from layermerge.tracing.inputs import Inputs
+
+NETWORKS = ["timm:mobilenetv2_100", "timm:mobilenetv2_140", "timm:efficientnet_lite0", "timm:resnet34", DDPM]
+RUNTIMES = ["onnxruntime", "openvino", "torch"]
+BUDGETS = ["80%", "60%", "45%"]
+AFTERWARDS = ClockSettings(least_rounds=12, most_rounds=60, seconds=3.0, spread=0.003)
+ALONE = ClockSettings(warm_up=3, least_rounds=10, most_rounds=40, seconds=0.3)
+WINDOWS = 5
+
+
+def stand_in_scores(trace: lm.Trace, menu: lm.Plan) -> dict[str, float]:
+    """Layers matter by chance and by their weights; a change loses what it removes, and a little for each merge."""
+    chance = np.random.default_rng(0).uniform(0.5, 1.5, len(trace.layers))
+    weights = np.sqrt([float(layer.spec.weights) for layer in trace.layers])
+    matters = dict(zip((layer.name for layer in trace.layers), chance * weights / weights.sum(), strict=True))
+    found = {}
+    for candidate in menu.candidates:
+        lost = sum(matters[name] for name in candidate.layers if name not in candidate.kept)
+        merged = sum(matters[name] for name in candidate.layers if len(candidate.layers) > 1)
+        found[candidate.key] = float(-2.0 * lost - 0.3 * merged)
+    return found
+
+
+@dataclass(frozen=True)
+class Case:
+    """One network on one runtime: what its budgets share."""
+
+    name: str
+    trace: lm.Trace
+    plan: lm.Plan
+    scores: dict[str, float]
+    runtime: Runtime
+    table: LatencyTable
+    alone: dict[str, float]
+
+    def merged(self, candidates: Sequence[lm.Candidate]) -> nn.Module:
+        return lm.merge(lm.rewrite(self.trace, candidates))
+
+    def run(self, budget: str) -> dict[str, Any]:
+        found: dict[str, Any] = {"network": self.name, "runtime": self.runtime.name, "budget": budget}
+        found |= {"workloads": self.table.distinct_workloads, "bounded": self.table.bounded}
+        found |= {"seconds": self.table.seconds, "original_ms": self.table.original_ms}
+        try:
+            met = lm.meet_budget(self.trace, self.plan, self.table, self.scores, budget=budget, runtime=self.runtime)
+        except InfeasibleBudget as error:
+            return found | {"smallest": error.smallest_ms / self.table.original_ms}
+        first = met.rounds[0]
+        fresh = lm.solve(self.plan, self.table, self.scores)
+        allowed = budget_ms(budget, self.table.original_ms)
+        used = [point.latency_ms for point in fresh.points if point.latency_ms <= allowed]
+        found |= {"off": first.predicted_ms / first.measured_ms - 1, "error": first.error_ms / first.predicted_ms}
+        found |= {
+            "rounds": len(met.rounds),
+            "chosen": (met.measured_ms or 0.0) / allowed,
+            "reachable": max(used) / allowed,
+        }
+        found["again"] = self._again(met.candidates) * self.table.original_ms / allowed
+        final = (met.measured_ms or 0.0) / self.table.original_ms
+        found["flops_off"] = self._share(met.candidates, lambda one: float(one.work)) / final - 1
+        found["alone_off"] = self._share(met.candidates, lambda one: self.alone.get(one.key, 0.0)) / final - 1
+        return found
+
+    def _again(self, candidates: Sequence[lm.Candidate]) -> float:
+        """The median of five windows beside the original."""
+        inputs = self.trace.inputs.resized(1)
+        runs = {
+            "original": self.runtime.prepare(self.merged([]), inputs),
+            "merged": self.runtime.prepare(self.merged(candidates), inputs),
+        }
+        windows = [self.runtime.time(runs, AFTERWARDS) for _ in range(WINDOWS)]
+        return median(window["merged"].value_ms / window["original"].value_ms for window in windows)
+
+    def _share(self, candidates: Sequence[lm.Candidate], price: Any) -> float:
+        def total(chosen: Sequence[lm.Candidate]) -> float:
+            return float(sum(price(one) for each in chosen if (one := self.table.workloads[each.key])))
+
+        return total(candidates) / total([each for each in self.plan.candidates if each.untouched])
+
+
+def timed_alone(runtime: Runtime, workloads: Sequence[Workload]) -> dict[str, float]:
+    """Each conv by itself, hot."""
+    found = {}
+    for workload in workloads:
+        if workload.spec is None:
+            continue
+        spec = workload.spec
+        top, _, left, _ = spec.padding
+        conv = nn.Conv2d(
+            spec.in_channels, spec.out_channels, spec.kernel, spec.stride, (top, left), spec.dilation, spec.groups
+        )
+        run = runtime.prepare(conv, Inputs((torch.randn(1, *workload.input_shape),), {}), small=True)
+        found[workload.key] = runtime.time({"conv": run}, ALONE)["conv"].value_ms
+    return found
+
+
+def needed_alone(path: Path, runtime: Runtime, table: LatencyTable) -> dict[str, float]:
+    """The baseline's rows for everything that is not hopeless, measured once."""
+    if path.is_file():
+        return dict(json.loads(path.read_text()))
+    distinct = {one.key: one for one in table.workloads.values() if one is not None}
+    wanted = [one for key, one in distinct.items() if table.table[key].status == "ok"]
+    found = timed_alone(runtime, wanted)
+    path.write_text(json.dumps(found))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--networks", nargs="+", default=NETWORKS)
+    parser.add_argument("--runtimes", nargs="+", default=RUNTIMES)
+    parser.add_argument("--budgets", nargs="+", default=BUDGETS)
+    parser.add_argument("--dir", type=Path, default=Path("runs/prediction"))
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    cases = options.dir / "cases.jsonl"
+    if options.table:
+        print(markdown([json.loads(line) for line in cases.read_text().splitlines()]))
+        return
+    options.dir.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    known = [json.loads(line) for line in cases.read_text().splitlines()] if cases.is_file() else []
+    done = {(case["network"], case["runtime"], case["budget"]) for case in known}
+    for name in options.networks:
+        missing = {
+            runtime: [budget for budget in options.budgets if (name, runtime, budget) not in done]
+            for runtime in options.runtimes
+        }
+        if not any(missing.values()):
+            continue
+        torch.manual_seed(0)
+        trace = lm.trace(*load(name))
+        plan = lm.plan(trace)
+        for runtime, budgets in missing.items():
+            if not budgets:
+                continue
+            chosen, path = (
+                make_runtime(runtime, RuntimeSettings()),
+                options.dir / f"{name.replace(':', '_')}-{runtime}.jsonl",
+            )
+            began = time.perf_counter()
+            table = lm.measure_latency(plan, trace=trace, runtime=chosen, path=path)
+            print(f"{name} {runtime}: {table}; {time.perf_counter() - began:.0f} s", flush=True)
+            alone = needed_alone(path.with_suffix(".alone.json"), chosen, table)
+            case = Case(name, trace, plan, stand_in_scores(trace, plan), chosen, table.fresh, alone)
+            for budget in budgets:
+                found = case.run(budget)
+                with cases.open("a") as file:
+                    file.write(json.dumps(found) + "\n")
+                print(markdown([found]).splitlines()[-1], flush=True)
+
+
+def markdown(cases: Sequence[dict[str, Any]]) -> str:
+    lines = [
+        "| network | runtime | workloads (bounded) | table | budget | first prediction off by | rounds | measured again | kept "
+        "| FLOPs off by | operators alone off by |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for case in cases:
+        head = (
+            f"| {case['network']} | {case['runtime']} | {case['workloads']} ({case['bounded']}) | {case['seconds']:.0f} s "
+            f"| {case['budget']} |"
+        )
+        if "smallest" in case:
+            lines.append(f"{head} infeasible: smallest {case['smallest']:.0%} | | | | | |")
+            continue
+        kept = "yes" if case["again"] <= 1.02 else "NO"
+        lines.append(
+            f"{head} {case['off']:+.1%} ± {case['error']:.1%} | {case['rounds']} | {case['again']:.1%} of it | {kept} "
+            f"| {case['flops_off']:+.0%} | {case['alone_off']:+.0%} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""Measuring: fills a latency table, on the machine that it is run on; durable and resumable.
+
+Each distinct workload is timed once, in the runtime, at the network's true resolution and in proportion to the whole network,
+which comes first. Then what the runtime tells of it, layer by layer; single layers; and what merges to more, in an order in
+which the slow ones are known by what came before them (`bounds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from layermerge.arguments import Count, FilePath, checked
+from layermerge.errors import LayerMergeError, TableError, machine_failed
+from layermerge.planning.plan import Candidate, Plan
+from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
+from layermerge.runtimes.clock import Clocks, ClockSettings, cache_pressure
+from layermerge.runtimes.recording import Operator, Recording
+from layermerge.runtimes.registry import make_runtime
+from layermerge.surgery.merge import merge
+from layermerge.surgery.rewrite import rewrite
+from layermerge.tables.bounds import Objective, Stakes, bounded_by_sibling, in_order, limits, unfounded
+from layermerge.tables.branches import Branch, branch_maker, branches_of
+from layermerge.tables.executors import reason_of
+from layermerge.tables.latency import LatencyTable, whole_ms
+from layermerge.tables.runner import fill_table
+from layermerge.tables.table import Row, Scalar, Table
+from layermerge.tables.workload_clock import WHOLE, WorkloadClock, measure_whole
+from layermerge.tables.workloads import Workload, workloads_of
+from layermerge.tracing.trace import Trace
+
+_TIMING = 3
+"""How workloads are timed; raised with every change to it, since rows that were timed otherwise do not mix."""
+
+
+@checked(TableError)
+def measure_latency(
+    plan: Plan,
+    *,
+    trace: Trace,
+    runtime: str | Runtime = "torch",
+    batch_size: Count = 1,
+    threads: Count = 1,
+    path: FilePath = "latency.jsonl",
+    clock: ClockSettings | None = None,
+    objective: Objective = "exp",
+    largest_gain: float = 1.0,
+) -> LatencyTable:
+    """Measures a plan's latency table, or goes on with it where an earlier run stopped.
+
+    `runtime` is a name, run with `threads`, or a runtime with settings of its own (device, dtype, layout). Merges that are
+    slower than the layers that they stand for are only bounded, unless they could score more: `objective` says what is
+    summed, and no change raises the score by more than `largest_gain`. Costs about a fifth of a second for each distinct
+    workload, plus an export of the whole network or two.
+    """
+    chosen = make_runtime(runtime, RuntimeSettings(threads=threads))
+    plan.require_network(trace.structure)
+    inputs = trace.inputs.resized(batch_size)
+    untouched = cache(lambda: merge(rewrite(trace, [])))
+    make = branch_maker(trace, untouched)
+
+    def branch_pass(branch: Branch) -> Pass:
+        return chosen.prepare(make(branch), branch.inputs(batch_size), small=True)
+
+    job = LatencyJob(
+        plan,
+        workloads_of(trace, plan),
+        plan.network,
+        lambda: chosen.prepare(untouched(), inputs),
+        branches_of(trace),
+        branch_pass,
+        lambda: chosen.record(untouched(), inputs),
+        Stakes(objective, largest_gain),
+    )
+    return job.run(chosen, batch_size, path, Clocks.alike(clock) if clock else None)
+
+
+@dataclass(frozen=True)
+class LatencyJob:
+    """What has to be measured, without the model itself: `whole` builds a pass of the untouched network, `branch` of a part."""
+
+    plan: Plan
+    workloads: Mapping[str, Workload | None]
+    network: str
+    whole: Callable[[], Pass]
+    branches: tuple[Branch, ...] = ()
+    branch: Callable[[Branch], Pass] | None = None
+    recorded: Callable[[], Recording | None] = lambda: None
+    """Passes of the untouched network in which each operator is timed, where the runtime tells."""
+    stakes: Stakes = field(default_factory=Stakes)
+
+    def run(self, runtime: Runtime, batch: int, path: str | Path, clocks: Clocks | None = None) -> LatencyTable:
+        """Measures what the table lacks, with the runtime's own clocks unless others are given."""
+        # The weights and inputs of what is timed are random numbers; those of whoever called stay what they were.
+        with torch.random.fork_rng(devices=()):
+            table = _Filling(self, runtime, batch, Path(path), clocks or runtime.clocks).run()
+            return LatencyTable(self.plan, self.workloads, table, self.branches)
+
+    def provenance(self, runtime: Runtime, batch: int) -> dict[str, Scalar]:
+        own: dict[str, Scalar] = {"kind": "latency", "network": self.network, "batch": batch, "timing": _TIMING}
+        return own | runtime.describe()
+
+
+@dataclass(frozen=True)
+class _Filling:
+    """One run over a table; `known` are the rows so far, which bounds rest on."""
+
+    job: LatencyJob
+    runtime: Runtime
+    batch: int
+    path: Path
+    clocks: Clocks
+    known: dict[str, Row] = field(default_factory=dict)
+
+    def run(self) -> Table:
+        job, whole = self.job, cache(self.job.whole)
+        # Without it no row means anything: a failure is not recorded, so that a repaired file is measured again.
+        table = self._fill([WHOLE], lambda _: measure_whole(self.runtime, whole(), self.clocks.whole), keep=False)
+
+        @cache
+        def clock() -> WorkloadClock:
+            between = cache_pressure(_weight_bytes(job.plan))
+            return WorkloadClock(
+                self.runtime, self.batch, self.clocks, _needed_by_every_row(whole), whole_ms(table), between
+            )
+
+        table = self._in_network(table)
+        distinct = {workload.key: workload for workload in in_order(job.plan, job.workloads)}
+        branches = {branch.key: branch for branch in job.branches}
+        self.known.update(table.rows)
+
+        def measure(key: str) -> Row:
+            if key in branches:
+                return self._measure_branch(clock(), branches[key])
+            limit_ms = self._limits().get(key, float("inf"))
+            rows = ((distinct[one], row) for one, row in self.known.items() if one in distinct)
+            return bounded_by_sibling(distinct[key], limit_ms, rows) or clock().measure(distinct[key], limit_ms)
+
+        table = self._fill([*distinct, *branches], measure)
+        again = {
+            f"measured after all: {key}": key for key in unfounded(table, self._limits()) if not _again(table, key)
+        }
+
+        def measure_again(name: str) -> Row:
+            row = clock().measure(distinct[again[name]])
+            return row.model_copy(update={"key": name, "of": again[name]})
+
+        return self._fill(list(again), measure_again) if again else table
+
+    def _fill(self, keys: Sequence[str], measure: Callable[[str], Row], *, keep: bool = True) -> Table:
+        def timed(key: str) -> Row:
+            started = self.runtime.now()
+            row = measure(key)
+            self.known[key] = row.model_copy(update={"seconds": round(self.runtime.now() - started, 2)})
+            return self.known[key]
+
+        provenance, title = self.job.provenance(self.runtime, self.batch), f"latency on {self.runtime.name}"
+        return fill_table(self.path, provenance, keys, timed, title=title, keep_failures=keep)
+
+    def _limits(self) -> dict[str, float]:
+        def untouched_ms(part: Candidate) -> float | None:
+            workload = self.job.workloads[part.key]
+            if workload is None:
+                return 0.0
+            row = self.known.get(in_network_key(workload.key)) or self.known.get(workload.key)
+            return row.value if row is not None and row.status == "ok" else None
+
+        return limits(self.job.plan, self.job.workloads, self.job.stakes, untouched_ms)
+
+    def _in_network(self, table: Table) -> Table:
+        """Rows of single layers as the runtime tells them of the untouched network."""
+        wanted: dict[str, list[str]] = {}
+        for single in self.job.plan.candidates:
+            workload = self.job.workloads[single.key]
+            if single.untouched and workload is not None:
+                wanted.setdefault(workload.key, []).extend(single.layers)
+        if all(in_network_key(key) in table for key in wanted):
+            return table
+        recording = self.job.recorded()
+        if recording is None:
+            return table
+        rows = told_rows(self.runtime, recording, wanted, whole_ms(table), self.clocks.whole)
+        return self._fill(list(rows), lambda key: rows[key])
+
+    def _measure_branch(self, clock: WorkloadClock, branch: Branch) -> Row:
+        assert self.job.branch is not None, "a job with branches says how to build them"
+        return clock.measure_sandwich(branch.key, self.job.branch(branch), [branch.map_shape] * 2)
+
+
+def in_network_key(key: str) -> str:
+    """Names the row of a workload that the runtime told of the untouched network."""
+    return f"in the network: {key}"
+
+
+def told_rows(
+    runtime: Runtime, recording: Recording, owners: Mapping[str, Sequence[str]], network_ms: float, clock: ClockSettings
+) -> dict[str, Row]:
+    """What workloads take in a recorded network, by the modules of the convs that they are; in proportion to the whole.
+
+    A workload whose conv the runtime does not name by itself has no row.
+    """
+    rounds = runtime.rounds({WHOLE: recording}, clock)
+    passes = recording.passes()[-len(rounds.times[WHOLE]) :]
+    shares, *halves = (_shares(part, clock.quantile) for part in (passes, passes[::2], passes[1::2] or passes))
+    found = {}
+    for key, modules in owners.items():
+        if shares.keys() >= set(modules):
+            value, even, odd = (
+                sum(part[name] for name in modules) * network_ms / len(modules) for part in (shares, *halves)
+            )
+            name, spread = in_network_key(key), abs(even - odd)
+            found[name] = Row(key=name, of=key, in_network=True, value=value, spread=spread, samples=len(passes))
+    return found
+
+
+def _shares(passes: Sequence[Sequence[Operator]], quantile: float) -> dict[str, float]:
+    """By conv, what it and what follows it take of the whole; each operator by itself is rid of what disturbed it."""
+    taken = np.quantile([[operator.ms for operator in operators] for operators in passes], quantile, axis=0)
+    found: dict[str, float] = {}
+    for operator, ms in zip(passes[0], taken, strict=True):
+        if operator.owner is not None:
+            found[operator.owner] = found.get(operator.owner, 0.0) + float(ms / taken.sum())
+    convs = {operator.owner for operator in passes[0] if operator.is_conv}
+    return {owner: share for owner, share in found.items() if owner in convs}
+
+
+def _again(table: Table, key: str) -> bool:
+    return any(row.of == key and row.status == "ok" and not row.in_network for row in table.rows.values())
+
+
+def _needed_by_every_row(whole: Callable[[], Pass]) -> Pass:
+    """A whole network that cannot be built any more fails every row alike: it ends the run."""
+    try:
+        return whole()
+    except LayerMergeError:
+        raise
+    except Exception as error:
+        if machine_failed(error):
+            raise
+        raise TableError(f"'{WHOLE}' could not be measured: {reason_of(error)}") from error
+
+
+def _weight_bytes(plan: Plan) -> int:
+    """How much the network reads beside its feature maps; four bytes a weight."""
+    return 4 * sum(layer.spec.weights for layer in plan.layers)
