@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import layermerge as lm
 from agreement import same_bits, worst
 from layermerge.calibration.sample import Sample
-from layermerge.surgery.regions import find_site, region_kernel
+from layermerge.surgery.sites import find_site, region_kernel
 
 
 class Denoiser(nn.Module):
