@@ -31,6 +31,9 @@ class Must:
 READ_INSIDE = object()
 """For `Annotated`: what takes the value reads it, and says better than a type could what it may be."""
 
+MAY_BE_NAN = object()
+"""For `Annotated`: a figure that was computed, which of a network that has diverged is NaN."""
+
 Count = Annotated[int, Must(lambda value: value >= 1, "a whole number of at least 1")]
 """A whole number of at least 1."""
 FilePath = Annotated[str | Path, Must(lambda value: "\0" not in str(value), "a path, as text or as a Path")]
@@ -130,7 +133,7 @@ def _problem(value: object, hint: Any, place: str) -> _Problem | None:
         return _problem(value, hint.__bound__ or Any, place)
     if origin is Annotated:
         kind, *notes = parts
-        if READ_INSIDE in notes:
+        if READ_INSIDE in notes or (MAY_BE_NAN in notes and value != value):
             return None
         wrong = _problem(value, kind, place)
         broken = wrong or any(isinstance(note, Must) and not note.holds(value) for note in notes)

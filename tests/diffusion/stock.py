@@ -69,6 +69,11 @@ def blocks(model: nn.Module) -> dict[str, Any]:
     return dict(sorted(found.items(), key=lambda entry: order[entry[0].split(".")[0]]))
 
 
+def attentions(model: nn.Module) -> list[str]:
+    """The library's attention with a conv before and behind it, by name."""
+    return [name for name, part in model.named_modules() if type(part).__name__ == "Transformer2DModel"]
+
+
 def told(model: nn.Module, solution: Iterable[lm.Candidate]) -> Any:
     """A copy of the stock network that does what the solution says, by hand."""
     net = copy.deepcopy(model)
@@ -78,14 +83,17 @@ def told(model: nn.Module, solution: Iterable[lm.Candidate]) -> Any:
     for candidate in chosen:
         owner, _, own_name = candidate.layers[0].rpartition(".")
         part: Any = net.get_submodule(owner)
-        if len(candidate.layers) == 2:
+        if len(candidate.layers) == 2 and owner in blocks(net):
             kept = [name.rpartition(".")[2] for name in candidate.kept]
             part.forward = partial(_merged_block, part, kept, owner != unread)
-        elif not candidate.kept:
+        elif len(candidate.layers) == 1 and not candidate.kept:
             setattr(part, own_name, nn.Identity())
     for name, block in blocks(net).items():
         if {f"{name}.conv1", f"{name}.conv2"} <= gone:
             block.forward = partial(_emptied_block, block)
+    for name in attentions(net):
+        if {f"{name}.proj_in", f"{name}.proj_out"} <= gone:  # by one candidate or by two
+            net.get_submodule(name).forward = _dropped_attention
     return net
 
 
@@ -106,6 +114,11 @@ def _merged_block(block: Any, kept: list[str], activated: bool, x: Tensor, temb:
         hidden = F.conv2d(hidden, block.conv2.weight, block.conv2.bias)
     added = _shortcut(block, x) + block.norm2(hidden)
     return (block.nonlinearity(added) if activated else added) / block.output_scale_factor  # type: ignore[no-any-return]
+
+
+def _dropped_attention(x: Tensor, **_conditions: Any) -> tuple[Tensor]:
+    """What its block adds to its input goes with it."""
+    return (x,)
 
 
 def _emptied_block(block: Any, x: Tensor, _temb: Tensor) -> Tensor:

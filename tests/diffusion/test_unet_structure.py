@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import layermerge as lm
 import real_networks
 from agreement import worst
-from diffusion.stock import ROUNDED, TINY, blocks, noisy, small, told, unet
+from diffusion.stock import ROUNDED, TINY, attentions, blocks, noisy, small, told, unet
 from layermerge.models import import_diffusers
 from solutions import random_solution, randomise
 
@@ -161,12 +161,16 @@ def test_a_time_embedding_that_scales_keeps_the_convs_of_a_block_apart() -> None
     model = unet(TINY | {"resnet_time_scale_shift": "scale_shift"})
     trace = lm.trace(model, noisy(2, 8))
     menu = lm.plan(trace)
-    assert ranges(menu) == set()
-    second = [c for c in menu.candidates if not c.kept and c.layers[0].endswith("conv2")]
+    together = [candidate for candidate in menu.candidates if len(candidate.layers) > 1]
+    whole = {name for name, block in blocks(model).items() if block.conv_shortcut is None}
+    assert {candidate.layers for candidate in together} == {(f"{name}.conv1", f"{name}.conv2") for name in whole}
+    assert not any(candidate.kept for candidate in together), "a body goes whole, and merges not at all"
+    second = [c for c in menu.candidates if not c.kept and len(c.layers) == 1 and c.layers[0].endswith("conv2")]
     assert second
-    merged = lm.merge(lm.rewrite(trace, second))
-    with torch.no_grad():
-        assert worst(told(model, second)(*noisy(3, 8)).sample, merged(*noisy(3, 8)).sample) <= ROUNDED
+    for solution in (second, together):
+        merged = lm.merge(lm.rewrite(trace, solution))
+        with torch.no_grad():
+            assert worst(told(model, solution)(*noisy(3, 8)).sample, merged(*noisy(3, 8)).sample) <= ROUNDED
 
 
 # -- conditioned by text, class, added embeddings and a second network's features
@@ -207,7 +211,10 @@ def conditional() -> tuple[Any, lm.Trace]:
 def test_cross_attention_is_crossed_by_no_range() -> None:
     model, trace = conditional()
     assert {layer.name for layer in trace.layers} == convs(model).keys()
-    assert ranges(lm.plan(trace)) == pairs(model)
+    menu = lm.plan(trace)
+    assert {candidate.layers for candidate in menu.candidates if len(candidate.kept) > 1} == pairs(model)
+    attention = {(f"{name}.proj_in", f"{name}.proj_out") for name in attentions(model)}
+    assert ranges(menu) == pairs(model) | attention, "attention goes whole or stays"
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from layermerge.arguments import Count, checked
+from layermerge.arguments import MAY_BE_NAN, Count, checked
 from layermerge.data.sets import Draw as Draw
 from layermerge.data.sets import Scalar as Scalar
 from layermerge.errors import DataError
@@ -28,6 +28,8 @@ Network = Callable[..., Any]
 ScoreKind = Literal["share", "loss"]
 """A share of all examples, shown in percent, of which more is better; or a loss, of which less is."""
 
+Figure = Annotated[float, MAY_BE_NAN]
+
 
 @checked(DataError)
 @dataclass(frozen=True)
@@ -35,10 +37,10 @@ class Score:
     """A figure for people: its name, its value, the 95 % interval where there is one, and how many examples it rests on."""
 
     name: str
-    value: float
+    value: Figure
     count: Count
-    low: float | None = None
-    high: float | None = None
+    low: Figure | None = None
+    high: Figure | None = None
     kind: ScoreKind = "share"
 
     @property
