@@ -219,7 +219,10 @@ def test_settings_make_their_executor(given: dict[str, Any], expected: Any) -> N
         (LEAST + f"threads: {'9' * 5000}\n", "is not valid YAML: Exceeds the limit"),
         (LEAST + f"threads: 0x{'f' * 5000}\n", "has a number of more than 18 digits"),
         (LEAST + f"budgets: ['{'9' * 5000}%']\n", "budgets.0: write a budget such as 60%, 1.8x or 12ms"),
-        (LEAST + "budgets: [[60%]]\n", "budgets.0: cannot read the budget '['60%']'; write a share of the original latency"),
+        (
+            LEAST + "budgets: [[60%]]\n",
+            "budgets.0: cannot read the budget '['60%']'; write a share of the original latency",
+        ),
         (LEAST + f"label: {'a' * 5000}\n", "label: String should have at most 100 characters"),
         (f"model: {'a' * 5000}\n", "model: String should have at most 1000 characters"),
         (LEAST + "threads: 0\n", "threads: Input should be greater than or equal to 1, not '0'"),
@@ -245,7 +248,10 @@ def test_settings_make_their_executor(given: dict[str, Any], expected: Any) -> N
         (LEAST + "budgets: []\n", "budgets: "),
         (LEAST + "first_budget: most\n", "first_budget: cannot read the budget 'most'"),
         (LEAST + "rules: theirs\n", "rules: unknown rules 'theirs'; write ours, paper, or single rules"),
-        (LEAST + "rules: {max_kernel: -1}\n", "max_kernel is -1; give a whole number of at least 1, or None for no bound"),
+        (
+            LEAST + "rules: {max_kernel: -1}\n",
+            "max_kernel is -1; give a whole number of at least 1, or None for no bound",
+        ),
         (
             "model: a:b\ndata: {source: x, normalise: imagenette}\n",
             "data.normalise: unknown statistics 'imagenette'; write imagenet, cifar10, fashion-mnist, none, or mean",
