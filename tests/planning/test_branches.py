@@ -109,7 +109,7 @@ class _Partial(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
-        part, rest = x.split([2, 6], dim=1)
+        part, rest = torch.split_with_sizes(x, [2, 6], dim=1)
         y: Tensor = self.head(x + self.mix(torch.cat([self.partial(part), rest], dim=1)))
         return y
 

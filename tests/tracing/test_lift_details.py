@@ -164,7 +164,8 @@ class _Keeps(nn.Module):
         y = self.conv(x)
         if self.shape != y.shape:
             self.shape, self.grid = y.shape, torch.arange(y.shape[-1], dtype=y.dtype, device=y.device)
-        return (y + self.grid).reshape(y.shape[0], -1)
+        result: Tensor = (y + self.grid).reshape(y.shape[0], -1)
+        return result
 
 
 def test_the_batch_stays_free_where_a_model_keeps_what_it_computed_for_a_shape() -> None:
