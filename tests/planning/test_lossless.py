@@ -113,7 +113,7 @@ def test_the_papers_rules_measure_them_like_others() -> None:
 
 @pytest.mark.parametrize("objective", ["exp", "delta"])
 def test_latency_alone_decides(objective: Objective) -> None:
-    """A conv takes a millisecond, whatever it is. Fused, the branches save one and score the same: no budget keeps them apart."""
+    """A conv takes a millisecond, whatever it is. Fused, branches save one and score the same: no budget keeps them apart."""
     traced = lm.trace(Branches(), random_tensor(2, 3, 9, 9))
     menu = lm.plan(traced)
     workloads = workloads_of(traced, menu)
