@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import layermerge as lm
@@ -11,7 +12,7 @@ import zoo
 from agreement import call, worst
 from gated import Gated, GatedNetwork, gated_input
 from layermerge.tracing.structure import SubgraphStep
-from zoo_registry import random_tensor
+from zoo_registry import conv, random_tensor
 
 INPUTS = gated_input().double()
 
@@ -87,6 +88,35 @@ def test_a_branch_that_others_read_cannot_go() -> None:
     assert all(one.kept or len(one.layers) == 1 for one in menu.candidates if one.layers[0] == "expand")
 
 
+class Split(nn.Module):
+    """A conv, then a branch whose first conv reads half of the channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.part, self.join, self.after = conv(3, 8), conv(4, 4), conv(8, 8, 1), conv(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.before(x))
+        left, right = x.chunk(2, 1)
+        left = self.part(left)
+        x = x + self.join(F.relu(torch.cat((left, left + right), 1)))
+        return self.after(F.relu(x))  # type: ignore[no-any-return]
+
+
+def test_a_branch_that_begins_with_a_part_of_its_map() -> None:
+    torch.manual_seed(0)
+    model, x = Split().double().eval(), random_tensor(2, 3, 9, 9).double()
+    traced = lm.trace(model, x)
+    menu = lm.plan(traced)
+    (whole,) = [one for one in menu.candidates if one.layers == ("part", "join")]
+    assert not whole.kept
+    rewritten = lm.rewrite(traced, [whole])
+    with torch.no_grad():
+        expected = model.after(F.relu(model.before(x)).relu())
+        assert worst(expected, call(rewritten, x)) <= 1e-12
+        assert worst(expected, call(lm.merge(rewritten), x)) <= 1e-10
+
+
 @pytest.mark.parametrize("name", ["inverted", "time_shifted_block", "pre_activation"])
 def test_every_branch_beside_an_identity_can_be_dropped(name: str) -> None:
     traced = zoo.traced(name)
@@ -97,26 +127,3 @@ def test_every_branch_beside_an_identity_can_be_dropped(name: str) -> None:
 
 def test_the_paper_drops_no_branches(traced: lm.Trace) -> None:
     assert all(one.kept for one in lm.plan(traced, lm.Rules.paper()).candidates if len(one.layers) > 1)
-
-
-class _Partial(nn.Module):
-    """A block whose first conv reads a part of its channels, as FasterNet's and MixNet's do, and a conv behind it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.partial = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(2, 2, 3, padding=1)
-        self.mix, self.head = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        part, rest = torch.split_with_sizes(x, [2, 6], dim=1)
-        y: Tensor = self.head(x + self.mix(torch.cat([self.partial(part), rest], dim=1)))
-        return y
-
-
-def test_a_branch_that_begins_with_a_part_of_its_channels_goes_whole() -> None:
-    menu = lm.plan(lm.trace(_Partial().eval(), torch.randn(2, 3, 8, 8)))
-    dropped = {one.layers for one in menu.candidates if not one.kept}
-    assert ("partial", "mix") in dropped
-    beyond = next(one for one in menu.rejections if (one.start, one.end) == (1, 4))
-    assert beyond.reason.startswith("block 'add' cannot be fused: split_with_sizes")

@@ -34,6 +34,21 @@ class Branches(nn.Module):
         return self.flat(torch.relu(summed))  # type: ignore[no-any-return]
 
 
+class SmallestFirst(Branches):
+    """The same sum from 0 and from its smallest kernel on, with a second large one: every partial sum is a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = conv(8, 8, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        summed: Tensor | int = 0
+        for part in (self.norms[2](x), self.norms[1](self.small(x)), self.norms[0](self.big(x)), self.other(x)):
+            summed = summed + part
+        return self.flat(torch.relu(summed))  # type: ignore[no-any-return,arg-type]
+
+
 NETWORKS = {
     "linear bottleneck": nn.Sequential(
         conv(3, 8), nn.BatchNorm2d(8), conv(8, 4, 1), conv(4, 12, 1), nn.ReLU(), conv(12, 4)
@@ -43,6 +58,7 @@ NETWORKS = {
     "unpadded": nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Dropout(0.1), nn.Conv2d(8, 8, 3, groups=8)),
     "padded by hand": nn.Sequential(nn.ZeroPad2d(1), nn.Conv2d(3, 8, 3), nn.ZeroPad2d(1), nn.Conv2d(8, 8, 3)),
     "parallel": Branches(),
+    "parallel, the smallest first": SmallestFirst(),
 }
 
 
@@ -80,6 +96,7 @@ def test_a_merge_is_free_just_where_it_changes_nothing(name: str) -> None:
             "unpadded": 3,
             "padded by hand": 0,
             "parallel": 1,
+            "parallel, the smallest first": 2,
         }[name]
     )
 
@@ -113,7 +130,7 @@ def test_the_papers_rules_measure_them_like_others() -> None:
 
 @pytest.mark.parametrize("objective", ["exp", "delta"])
 def test_latency_alone_decides(objective: Objective) -> None:
-    """A conv takes a millisecond, whatever it is. Fused, branches save one and score the same: no budget keeps them apart."""
+    """Every conv takes a millisecond. Fused, the branches save one and score the same, so no budget keeps them apart."""
     traced = lm.trace(Branches(), random_tensor(2, 3, 9, 9))
     menu = lm.plan(traced)
     workloads = workloads_of(traced, menu)

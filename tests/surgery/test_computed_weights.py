@@ -38,6 +38,9 @@ class Standardised(nn.Conv2d):
 class Functional(nn.Module):
     """Convs with plain parameters under names of their own, masked and not, with every kind of padding."""
 
+    mask: Tensor
+    point: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.kernel_a = nn.Parameter(torch.randn(4, 3, 3, 3) * 0.3)
@@ -87,11 +90,11 @@ def test_they_are_layers_with_the_users_keys(network: Network) -> None:
 def test_the_plan_reads_the_weight_that_the_conv_really_uses(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     model, traced, _ = network
     used: list[float] = []
-    original = F.conv2d
+    original: Callable[..., Tensor] = F.conv2d
 
     def record(x: Tensor, weight: Tensor, *args: object, **kwargs: object) -> Tensor:
         used.append(weight.detach().double().abs().sum().item())
-        return original(x, weight, *args, **kwargs)  # type: ignore[arg-type]
+        return original(x, weight, *args, **kwargs)
 
     monkeypatch.setattr(F, "conv2d", record)
     call(model, traced.inputs.args)

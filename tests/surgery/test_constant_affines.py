@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -48,6 +49,12 @@ SCALES: dict[str, Affine] = {
 
 class Affines(nn.Module):
     """Three convs with the affine between them, the last two in a residual block."""
+
+    gamma: Tensor
+    beta: Tensor
+    one: Tensor
+    scalar: Tensor
+    mean: Tensor
 
     def __init__(self, affine: Affine) -> None:
         super().__init__()
@@ -122,7 +129,7 @@ class _Node(fx.Interpreter):
         self.x = x
 
     def value(self, node: fx.Node) -> Tensor:
-        def fetch(source: fx.Node) -> object:
+        def fetch(source: fx.Node) -> Any:
             if not source.meta.get("constant"):
                 return self.x
             args, kwargs = fx.map_arg((source.args, source.kwargs), fetch)

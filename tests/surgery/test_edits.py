@@ -36,7 +36,7 @@ def structure() -> Structure:
     layers = tuple(Layer(name, SPEC, MAP, MAP, 1.0, name) for name in ("stem", "c1", "c2", "last"))
     act = OpStep("act", Role.ACTIVATION, "'act'", MAP, "act")
     body = (ConvStep(1), act, ConvStep(2))
-    block = Block("block", 1, 3, None, body, (), "add", None)
+    block = Block("block", 1, 3, None, body, (), "add", None, 4)
     chain = (ConvStep(0), OpStep("bn", Role.NORM, "'bn'", MAP, "bn"), BlockStep(0), ConvStep(3))
     flow = {
         "x": (Role.BARRIER, None, ("stem",)),

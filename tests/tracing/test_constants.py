@@ -18,6 +18,9 @@ from zoo_registry import conv
 class Factor(nn.Module):
     """A conv whose result is multiplied by what `factor` makes of the module's tensors and the map."""
 
+    beta: Tensor
+    hidden: Tensor
+
     def __init__(self, factor: Callable[[Factor, Tensor], Tensor]) -> None:
         super().__init__()
         self.first, self.second, self.factor = conv(3, 4), conv(4, 4), factor
@@ -36,7 +39,7 @@ CONSTANT: dict[str, Callable[[Factor, Tensor], Tensor]] = {
     "buffer": lambda net, _: net.beta,
     "one hidden value": lambda net, _: net.hidden,
     "computed": lambda net, _: torch.sigmoid(net.gamma) * net.beta.rsqrt() + net.hidden,
-    "through a module": lambda net, _: net.mix(net.beta.flatten()).reshape(4, 1, 1),
+    "through a module": lambda net, _: torch.reshape(net.mix(net.beta.flatten()), (4, 1, 1)),
     "made in forward": lambda net, _: torch.full((4, 1, 1), 0.7) * net.gamma.to(torch.float32),
 }
 VARIABLE: dict[str, Callable[[Factor, Tensor], Tensor]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -222,30 +223,17 @@ def test_ctrl_c_is_no_error_of_the_model() -> None:
         lm.trace(Net(interrupt), images())
 
 
-@pytest.mark.parametrize(
-    ("compile", "where"),
-    [
-        (lambda: torch.jit.script(nn.Conv2d(3, 4, 3)), "the model"),
-        (lambda: torch.jit.trace(nn.Conv2d(3, 4, 3), images()), "the model"),  # type: ignore[no-untyped-call]
-        (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), torch.jit.script(nn.ReLU())), "its module '1'"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_torchscript(compile: Callable[[], nn.Module], where: str) -> None:
-    assert error_of(compile(), images()).startswith(f"{where} is compiled TorchScript, which cannot be traced")
-
-
 def test_what_is_no_module() -> None:
     number: Any = 3
     assert error_of(number, images()) == "trace: model is 3; give a torch.nn.Module"
 
 
-@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 def test_a_model_that_cannot_be_copied() -> None:
-    model = nn.Sequential(nn.utils.weight_norm(nn.Conv2d(3, 4, 3)), nn.Conv2d(4, 4, 3))
+    model = Net()
+    model.lock = threading.Lock()  # type: ignore[assignment]
     message = error_of(model, images())
-    assert message.startswith("the model cannot be copied: Only Tensors created explicitly")
-    assert "weight_norm" in message
+    assert message.startswith("the model cannot be copied: cannot pickle '_thread.lock' object")
+    assert "locks" in message
 
 
 def test_nothing_is_printed_beside_the_error(

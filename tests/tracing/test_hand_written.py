@@ -43,6 +43,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "softshrink": F.softshrink,
     "hardshrink": F.hardshrink,
     "logsigmoid": F.logsigmoid,
+    "choice": lambda x: torch.where(x > 0, x, torch.expm1(x)),
+    "choice of a number": lambda x: torch.where(x < 0.5, x, 0.5),
+    "isru": lambda x: x * torch.rsqrt(1 + x * x),
+    "in place": lambda x: x.mul_(x.sigmoid()),
 }
 
 

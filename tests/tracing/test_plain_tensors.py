@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import layermerge as lm
 from agreement import differences, to_double
+from layermerge.errors import TraceError
 from oracles import relative_difference
 from solutions import random_solution
 
@@ -97,3 +99,60 @@ def test_a_tensor_that_forward_itself_sets() -> None:
     assert model[0].size is None, "tracing runs copies, never the user's model"
     x = torch.randn(3, 3, 8, 8)
     assert relative_difference(model(x), traced.module(x)) <= 1e-6
+
+
+class Remembering(nn.Module):
+    """Adds the mean of what it saw in the call before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.seen = nn.Conv2d(3, 4, 3), torch.zeros(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        before, self.seen = self.seen, x.mean()
+        return x + before
+
+
+def test_a_tensor_that_one_call_leaves_to_the_next() -> None:
+    """A graph of operators has no memory but buffers."""
+    with pytest.raises(
+        TraceError, match=r"differs from the original by .* in eval mode .* an earlier call left behind"
+    ):
+        lm.trace(nn.Sequential(Remembering(), nn.ReLU(), nn.Conv2d(4, 2, 1)), torch.randn(2, 3, 8, 8))
+
+
+class Caching(nn.Module):
+    """Computes its bias anew in train mode, once in eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bias = nn.Conv2d(3, 4, 3), nn.Parameter(torch.randn(2, 4))
+        self.cache: dict[str, Tensor] = {}
+
+    def train(self, mode: bool = True) -> Caching:
+        super().train(mode)
+        if mode:
+            self.cache = {}
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            return self.conv(x) + self.bias.sum(0)[:, None, None]  # type: ignore[no-any-return]
+        if "bias" not in self.cache:
+            self.cache["bias"] = self.bias.sum(0)[:, None, None]
+        return self.conv(x) + self.cache["bias"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("called", [False, True])
+def test_what_eval_mode_keeps_is_no_constant(called: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Caching(), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
+    x = torch.randn(2, 3, 8, 8)
+    if called:
+        model(x)
+    lifted = lm.trace(model, x).module
+    lifted(x).sum().backward()
+    gradient = lifted.get_parameter("0.bias").grad
+    assert gradient is not None
+    assert gradient.any()

@@ -209,13 +209,13 @@ class _Menu:
         """A branch beside a shortcut without a conv may go whole, whatever it holds: the shortcut has the shape."""
         for block in self.structure.blocks:
             if block.shortcut is None and self.pinned.isdisjoint(range(block.start, block.end)):
-                nothing = ConvSpec.identity(self.layers[block.start].spec.in_channels), False
+                nothing = ConvSpec.identity(block.channels), False
                 found.setdefault((block.start, block.end), {}).setdefault(nothing, NOTHING)
 
     def _from(self, walk: PathWalk, first: int, found: dict[Span, Options]) -> None:
         """All ranges that start with item `first` of a path."""
         start = span(self.structure, walk.items[first])[0]
-        options: Options | Refusal = self.knapsack.start(self.layers[start].spec.in_channels)
+        options: Options | Refusal = self.knapsack.start(self.structure.channels_into(walk.items[first]))
         steps: list[Step] = []
         for position in range(first, len(walk.items)):
             item = walk.items[position]

@@ -45,8 +45,8 @@ class Reading:
 
 def read(structure: Structure, candidate: Candidate) -> Reading:
     """Reads a candidate; outer readings, which fuse more, come first."""
-    if not candidate.kept and structure.branch(candidate.start, candidate.end):
-        return Reading(candidate, (), _unchanged(structure, candidate), (), None, None, None, ())
+    if not candidate.kept and (block := structure.branch(candidate.start, candidate.end)):
+        return Reading(candidate, (), ConvSpec.identity(block.channels), (), None, None, None, ())
     remains = Remains.without(structure, candidate.removed)
     steps, spec = _steps(remains, candidate.start, candidate.end)
     emptied = {name for add, body in remains.emptied_blocks().items() for name in (add, *body)}
@@ -61,10 +61,6 @@ def read(structure: Structure, candidate: Candidate) -> Reading:
     end = [name for name in structure.nodes_of(steps) if name not in gone][-1] if candidate.kept else None
     follow = () if end is None else _follow(Flow(structure, gone), end, moved, lost)
     return Reading(candidate, steps, spec, removed, moved, lost, end, follow)
-
-
-def _unchanged(structure: Structure, candidate: Candidate) -> ConvSpec:
-    return ConvSpec.identity(structure.layers[candidate.start].spec.in_channels)
 
 
 def untouched(structure: Structure, index: int) -> Candidate:
@@ -87,7 +83,7 @@ def _steps(remains: Remains, start: int, end: int) -> tuple[DataPath, ConvSpec]:
         refusal = why_illegal(structure, steps)
         if refusal is None:
             try:
-                spec = remains.spec(steps, structure.layers[start].spec.in_channels)
+                spec = remains.spec(steps, structure.channels_into(steps[0]))
             except PlanError as error:
                 refusal = str(error)
             else:

@@ -106,4 +106,4 @@ class Remains:
         return parallel(body, bypass)
 
     def branch_spec(self, block: Block, branch: DataPath) -> ConvSpec:
-        return self.spec(branch, self.structure.layers[block.start].spec.in_channels)
+        return self.spec(branch, block.channels)

@@ -28,8 +28,8 @@ def affine_of(module: LiftedModule, node: fx.Node) -> tuple[Tensor, Tensor]:
         return torch.tensor([argument], dtype=torch.float64, device=module.device)
 
     if operator == "batch_norm":
-        weight, bias = (None if call[name] is None else value(call[name]) for name in ("weight", "bias"))
-        return norm_as_affine(value(call["running_mean"]), value(call["running_var"]), call["eps"], weight, bias)
+        gain, shift = (None if call[name] is None else value(call[name]) for name in ("weight", "bias"))
+        return norm_as_affine(value(call["running_mean"]), value(call["running_var"]), call["eps"], gain, shift)
     if operator == "neg":
         return value(-1.0), value(0.0)
     constant_first = is_constant(call["self"])

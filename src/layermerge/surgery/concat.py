@@ -23,7 +23,7 @@ def add_up_repeats(merged: LiftedModule) -> None:
         maps, dim = node.args
         sizes = [one.meta["shape"][1] for one in maps]
         sums: dict[fx.Node, Tensor] = {}
-        for one, slice_ in zip(maps, conv.weight.double().split(sizes, dim=1), strict=True):
+        for one, slice_ in zip(maps, torch.split(conv.weight.double(), sizes, dim=1), strict=True):
             sums[one] = sums[one] + slice_ if one in sums else slice_
         weight = torch.cat(list(sums.values()), dim=1).to(conv.weight.dtype)
         conv.weight, conv.in_channels = nn.Parameter(weight), weight.shape[1]

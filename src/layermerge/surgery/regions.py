@@ -51,9 +51,7 @@ def merged_name(module: RewrittenModule, region: Reading) -> str:
 
 def region_kernel(module: RewrittenModule, region: Reading) -> Kernel:
     """What the region's convs, norms, scalars, shifts and shortcuts multiply to, from the weights they have now."""
-    return _Multiplier(module).along(
-        region.steps, module.surgery.structure.layers[region.candidate.start].spec.in_channels
-    )
+    return _Multiplier(module).along(region.steps, module.surgery.structure.channels_into(region.steps[0]))
 
 
 class _Multiplier:

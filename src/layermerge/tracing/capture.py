@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import copy
 import inspect
-import io
-import logging
 import re
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +23,11 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layermerge.errors import TraceError, first_line
+from layermerge.tracing.exported import exported
 from layermerge.tracing.modes import modes_restored
 from layermerge.tracing.names import fresh_name, names_in, tensor_names
-from layermerge.tracing.nested import inline_nested
-from layermerge.tracing.operators import Shape, operator_name
-from layermerge.tracing.uninterrupted import uninterrupted
-from layermerge.tracing.writes import make_functional
+from layermerge.tracing.operators import Shape
+from layermerge.tracing.support import require_traceable
 
 _OURS = Path(__file__).resolve().parents[1]
 _TORCH = Path(torch.__file__).resolve().parent
@@ -116,7 +112,12 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 def twin(model: nn.Module) -> nn.Module:
     """A copy with buffers of its own that shares the parameters: cheap, and safe to run in either mode."""
-    return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+    memo: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
+    for module in model.modules():
+        # What an earlier call computed and left behind, as old-style weight_norm does; torch does not copy it by itself.
+        left = (leaf for leaf in pytree.tree_leaves(vars(module)) if isinstance(leaf, Tensor) and not leaf.is_leaf)
+        memo.update({id(tensor): tensor.detach().clone() for tensor in left})
+    return copy.deepcopy(model, memo)
 
 
 def _user_frame(error: BaseException) -> str:
@@ -229,16 +230,6 @@ def _owner(node: fx.Node) -> str:
     return names[-1].split("@")[0] if names else ""
 
 
-def _strip_guards(graph: fx.Graph) -> None:
-    """Shape guards and assertions go: the check of the lifted module against the original stands in for them."""
-    for node in reversed(graph.nodes):
-        named = operator_name(node.target)
-        guard = node.op == "call_module" and str(node.target).startswith("_guards")
-        if (guard or named.startswith(("_assert", "sym_constrain"))) and not node.users:
-            graph.erase_node(node)
-    graph.eliminate_dead_code()
-
-
 @dataclass(frozen=True)
 class Capture:
     """The captured graph, the constants that are not in the user's state, and the modules only train mode uses."""
@@ -248,74 +239,32 @@ class Capture:
     train_only: Mapping[str, TrainOnly]
 
 
-def _require_python_module(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            where = f"its module '{name}'" if name else "the model"
-            raise TraceError(
-                f"{where} is compiled TorchScript, which cannot be traced; pass the nn.Module it was made of"
-            )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """torch.export logs and prints half-made graphs when it fails; what it raises says enough.
-
-    It warns of tensors that forward() keeps for the next call, as caches do. What comes of them is verified.
-    """
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with redirect_stderr(io.StringIO()), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The tensor attributes? .* assigned during export")
-            yield
-    finally:
-        logging.disable(before)
-
-
 def capture(model: nn.Module, inputs: Inputs) -> Capture:
     """Captures the model in eval mode with `torch.export`, the batch size left free."""
-    _require_python_module(model)
+    require_traceable(model)
     inputs.bound_to(model)
     with untouched(model):
         with located(
-            model, "the model cannot be copied", "remove hooks and weight_norm() that keep tensors of their own"
+            model, "the model cannot be copied", "remove attributes and hooks that hold open files, locks or generators"
         ):
-            copied = twin(model).eval()
-        with located(copied, "the model does not run on the example inputs", "check their number and shapes"):
-            train_only = _train_only_modules(copied, inputs.cloned())
-        copied.train().eval()  # what models keep of their parameters in eval mode, they let go when they train
+            tried, copied = twin(model).eval(), twin(model)
+        with located(tried, "the model does not run on the example inputs", "check their number and shapes"):
+            train_only = _train_only_modules(tried, inputs.cloned())
+        # On their way to train mode, models let go of what they keep from one call in eval mode to the next: it would be a
+        # constant of the graph. For the same reason it is another copy that was tried.
+        copied.train().eval()
         for name in train_only:
             copied.set_submodule(name, _Marker())
-        # Not the batch size that the model has just run with: one that keeps what it computed for a shape would compare it
-        # with the free one, and so fix it.
+        # Not the batch size that the model has probably run with: one that keeps what it computed for a shape (a detector its
+        # anchors) would compare it with the free one, and so fix it.
         free = inputs.resized(max(2, inputs.batch) + 1).cloned()
         advice = "control flow that depends on tensor values, or a fixed batch size, cannot be traced: move it out of forward()"
-        with uninterrupted(), located(copied, "torch.export cannot trace the model", advice), _quiet():
-            flat = _exported(copied, free)
-    inline_nested(flat)
-    _strip_guards(flat.graph)
-    make_functional(flat.graph, {name for name, _ in model.named_parameters(remove_duplicate=False)})
+        with located(copied, "torch.export cannot trace the model", advice):
+            flat = exported(copied, free.args, free.kwargs, free.dynamic_shapes(copied))
     for node in flat.graph.nodes:
-        node.meta = {"shape": _shape(node.meta.get("val")), "owner": _owner(node)}
+        value = node.meta.get("val")
+        node.meta = {"shape": _shape(value), "dtype": getattr(value, "dtype", None), "owner": _owner(node)}
     return Capture(flat.graph, _constants(flat, model), train_only)
-
-
-def _exported(model: nn.Module, inputs: Inputs) -> fx.GraphModule:
-    """With gradients on, the parts of forward() that switch them off show in the graph; a few models run only without."""
-    shapes = inputs.dynamic_shapes(model)
-
-    def export(*, gradients: bool) -> fx.GraphModule:
-        with torch.set_grad_enabled(gradients):
-            program = torch.export.export(model, inputs.args, dict(inputs.kwargs), dynamic_shapes=shapes, strict=False)
-            flat = program.module()
-            assert isinstance(flat, fx.GraphModule)
-            return flat
-
-    try:
-        return export(gradients=True)
-    except RuntimeError:
-        return export(gradients=False)
 
 
 def _constants(flat: fx.GraphModule, model: nn.Module) -> dict[str, Tensor]:

@@ -15,4 +15,5 @@ class ComputedConv2d(nn.Conv2d):
         self.register_parameter("weight", None)
 
     def forward(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        return self._conv_forward(input, weight, bias)
+        result: Tensor = self._conv_forward(input, weight, bias)
+        return result

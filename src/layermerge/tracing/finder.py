@@ -142,12 +142,13 @@ class _Finder:
     def _body_and_bypass(
         self, first: tuple[fx.Node, ...], second: tuple[fx.Node, ...]
     ) -> tuple[tuple[fx.Node, ...], tuple[fx.Node, ...]]:
-        """The branch with more convs is the body; with as many, the one with the larger kernel; else the first."""
+        """The branch that holds a block, which no shortcut may, is the body; else the one with more convs; with as many, the
+        one with the larger kernel; else the first."""
 
-        def weight(branch: tuple[fx.Node, ...]) -> tuple[int, int]:
+        def weight(branch: tuple[fx.Node, ...]) -> tuple[bool, int, int]:
             convs = [node for end in branch for node in self._step_nodes(end) if node.meta["role"] is Role.CONV]
             area = (self._conv(node).kernel_size[0] * self._conv(node).kernel_size[1] for node in convs)
-            return len(convs), sum(area)
+            return any(node in self.residuals for node in branch), len(convs), sum(area)
 
         return (second, first) if weight(second) > weight(first) else (first, second)
 
@@ -237,6 +238,7 @@ class _Finder:
             bypass,
             residual.add.name,
             self._why_unfusable(body, bypass),
+            residual.fork.meta["shape"][1],
         )
         return BlockStep(index)
 

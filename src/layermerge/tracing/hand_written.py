@@ -2,7 +2,7 @@
 
 In: the captured calls with their roles. Out: the calls that together are one element-wise function of one feature map, each
 such function to become one activation that computes what the user wrote, bit for bit. No formula is known by name: where the
-operands of a product, quotient, sum or difference are element-wise functions of the same map, so is the result.
+operands of a product, quotient, sum, difference or choice are element-wise functions of the same map, so is the result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from layermerge.tracing.operators import Role
 
-_NONLINEAR_JOINS = frozenset({"mul", "div", "maximum", "minimum"})
+_NONLINEAR_JOINS = frozenset({"mul", "div", "maximum", "minimum", "where"})
 _JOINS = _NONLINEAR_JOINS | {"add", "sub"}
 
 
@@ -68,10 +68,10 @@ def _of_one_map(node: fx.Node, functions: dict[fx.Node, Function]) -> Function |
 
 def _joined(node: fx.Node, functions: dict[fx.Node, Function]) -> Function | None:
     operands = [arg for arg in node.args if isinstance(arg, fx.Node)]
-    if node.meta["operator"] not in _JOINS or len(operands) != 2 or len(node.meta["shape"] or ()) != 4:
+    if node.meta["operator"] not in _JOINS or len(operands) < 2 or len(node.meta["shape"] or ()) != 4:
         return None
     ways = [_way_back(operand, functions) for operand in operands]
-    fork = next((place for place in ways[0] if place in ways[1]), None)
+    fork = next((place for place in ways[0] if all(place in way for way in ways)), None)
     if fork is None or fork.meta["constant"]:
         return None
     inside = {call for way in ways for end in way[: way.index(fork)] for call in functions[end].calls}

@@ -130,6 +130,13 @@ def _pad_role(call: Call) -> Role:
     return Role.PAD if zero and plain and _is_map(call.output_shape) else Role.BARRIER
 
 
+def _cast_role(call: Call) -> Role:
+    """A cast to the dtype that the map already has, as in code that guards against half precision, does nothing."""
+    other, own = call.arguments.get("other"), call["self"].meta["dtype"]
+    wanted = other.meta["dtype"] if isinstance(other, fx.Node) else call.arguments.get("dtype", own)
+    return Role.DROPOUT if wanted == own and _is_map(call.output_shape) else Role.BARRIER
+
+
 def _batch_norm_role(call: Call) -> Role:
     if call["running_mean"] is None or call["training"]:
         return Role.STAT_NORM
@@ -240,6 +247,7 @@ TABLE: dict[str, Operator] = {
     "selu": _activation(nn.SELU),
     "log_sigmoid": _activation(nn.LogSigmoid),
     "leaky_relu": _activation(nn.LeakyReLU, "negative_slope"),
+    "rrelu": _activation(nn.RReLU, "lower", "upper"),
     "elu": _activation(nn.ELU, "alpha"),
     "celu": _activation(nn.CELU, "alpha"),
     "softplus": _activation(nn.Softplus, "beta", "threshold"),
@@ -253,10 +261,20 @@ TABLE: dict[str, Operator] = {
     "square": _FUNCTION,
     "pow": _FUNCTION,
     "sqrt": _FUNCTION,
+    "rsqrt": _FUNCTION,
+    "reciprocal": _FUNCTION,
     "exp": _FUNCTION,
+    "expm1": _FUNCTION,
+    "log1p": _FUNCTION,
+    "sign": _FUNCTION,
     "erf": _FUNCTION,
     "sin": _FUNCTION,
     "cos": _FUNCTION,
+    "atan": _FUNCTION,
+    "gt": _FUNCTION,
+    "ge": _FUNCTION,
+    "lt": _FUNCTION,
+    "le": _FUNCTION,
     "gelu": Operator(Role.ACTIVATION, lambda call: nn.GELU(approximate=call["approximate"])),
     "prelu": Operator(
         Role.ACTIVATION, lambda call: nn.PReLU((call.shape("weight") or (1,))[0] or 1, device="meta"), ("weight",)
@@ -267,6 +285,8 @@ TABLE: dict[str, Operator] = {
     "contiguous": Operator(Role.DROPOUT),
     "clone": Operator(Role.DROPOUT),
     "alias": Operator(Role.DROPOUT),
+    "to": Operator(_cast_role),
+    "type_as": Operator(_cast_role),
     "add": Operator(_add_role),
     "sub": Operator(_affine_role),
     "rsub": Operator(_affine_role),

@@ -105,6 +105,8 @@ class Block:
     bypass: DataPath
     add: str
     unfusable: str | None
+    channels: int
+    """Of the map where its branches fork, and of its output where its shortcut is the identity."""
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -155,6 +157,13 @@ class Structure:
         """The outermost residual block of just these layers that has no conv on its shortcut: it can do without them."""
         own = (block for block in self.blocks if (block.start, block.end, block.shortcut) == (start, end, None))
         return next(own, None)
+
+    def channels_into(self, item: Step) -> int:
+        """Of the map that an item of a path reads; the first conv of a body that is no path may read a part of it."""
+        if isinstance(item, BlockStep):
+            return self.blocks[item.block].channels
+        assert isinstance(item, ConvStep)
+        return self.layers[item.layer].spec.in_channels
 
     def layers_of(self, path: DataPath) -> Iterator[int]:
         for step in path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -28,13 +29,15 @@ _SEED = 20240721
 
 def verify(model: nn.Module, lifted: LiftedModule, inputs: Inputs) -> None:
     """Eval mode at two batch sizes, train mode once with the same seed: outputs, BatchNorm buffers, gradients."""
+    unused = unused_modules(model, lifted)
     with untouched(model):
-        other = inputs.batch + 1
-        _compare(model, lifted, inputs, train=False)
-        _compare(model, lifted, inputs.resized(other), train=False)
-        missing = _compare(model, lifted, inputs, train=True)
+        # The same copies at both sizes: what one call leaves behind for the next shows in the second.
+        copies = _Copies(model, lifted, unused, train=False)
+        for batch in (inputs, inputs.resized(inputs.batch + 1)):
+            _compare(copies, batch, copies.run_original(batch))
+        missing = _compare_training(model, lifted, unused, inputs)
     notes = []
-    if unused := unused_modules(model, lifted):
+    if unused:
         for name in unused:
             lifted.get_submodule(name).requires_grad_(False)
         notes.append(f"not part of the traced network, kept frozen under their names: {', '.join(unused)}")
@@ -63,48 +66,67 @@ def _is_module(lifted: LiftedModule, target: str) -> bool:
     return any(name == target for name, _ in lifted.named_modules(remove_duplicate=False))
 
 
-def _compare(model: nn.Module, lifted: LiftedModule, inputs: Inputs, *, train: bool) -> str | None:
-    """Where the structures of both outputs differ, which may be in train mode, says how much was compared."""
-    mode = f"in {'train' if train else 'eval'} mode at batch size {inputs.batch}"
-    unused = unused_modules(model, lifted)
+class _Copies:
+    """The model and the lifted module as copies that may be run: parameters are shared, buffers are not."""
 
-    def pair() -> tuple[nn.Module, LiftedModule]:
-        original = twin(model).train(train)
+    def __init__(self, model: nn.Module, lifted: LiftedModule, unused: Sequence[str], *, train: bool) -> None:
+        self.train, self.unused = train, unused
+        self.original = twin(model).train(train)
         for name in unused:
-            original.set_submodule(name, _Bypass())
-        # The lifted module lends its parameters; only the buffers are copied, so that nothing of it changes.
-        return original, copy.deepcopy(lifted, {id(p): p for p in lifted.parameters()}).train(train)
+            self.original.set_submodule(name, _Bypass())
+        self.lifted = copy.deepcopy(lifted, {id(p): p for p in lifted.parameters()}).train(train)
 
-    original, copied = pair()
-    advice = (
-        "a BatchNorm that sees one value a channel needs a batch of 2 or more in train mode" if train else "report it"
-    )
-    trains = train
-    try:
-        expected = _run(original, inputs, nullcontext(), gradients=train)
-    except Exception:
-        trains, (original, copied) = False, pair()
-        expected = _run(original, inputs, located(original, f"the model does not run {mode}", advice))
-    fixed = "the batch size is fixed inside forward(): derive it from the input instead"
-    guard = located(copied, f"the lifted model does not run {mode}", fixed)
-    actual = _run(copied, inputs, guard, gradients=trains)
-    shared = SharedOutputs.of(expected, actual, in_order=bool(unused), tolerance=TRAIN_TOLERANCE)
-    if shared.differ and not train:
+    def run_original(self, inputs: Inputs, *, gradients: bool = False) -> Any:
+        advice = "a BatchNorm that sees one value a channel needs a batch of 2 or more in train mode"
+        doing = f"the model does not run {self.mode(inputs)}"
+        guard = located(self.original, doing, advice if self.train else "report it")
+        return _run(self.original, inputs, guard, gradients=gradients)
+
+    def run_lifted(self, inputs: Inputs, *, gradients: bool = False) -> Any:
+        advice = "the batch size is fixed inside forward(): derive it from the input instead"
+        guard = located(self.lifted, f"the lifted model does not run {self.mode(inputs)}", advice)
+        return _run(self.lifted, inputs, guard, gradients=gradients)
+
+    def mode(self, inputs: Inputs) -> str:
+        return f"in {'train' if self.train else 'eval'} mode at batch size {inputs.batch}"
+
+
+def _compare(copies: _Copies, inputs: Inputs, expected: Any, *, gradients: bool = False) -> SharedOutputs:
+    actual, mode = copies.run_lifted(inputs, gradients=gradients), copies.mode(inputs)
+    shared = SharedOutputs.of(expected, actual, in_order=bool(copies.unused), tolerance=TRAIN_TOLERANCE)
+    if shared.differ and not copies.train:
         raise TraceError(
             f"the model returns another structure {mode} than the one traced in eval mode; return the same in both"
         )
     worst = max((relative_difference(a, b) for a, b in shared.pairs), default=0.0)
-    tolerance = TRAIN_TOLERANCE if train else TOLERANCE
+    tolerance = TRAIN_TOLERANCE if copies.train else TOLERANCE
     if worst > tolerance:
-        where = _first_difference(original, copied, inputs, tolerance)
-        raise TraceError(
-            f"the lifted model differs from the original by {worst:.1e} {mode}, first at {where}; "
+        where = _first_difference(copies.original, copies.lifted, inputs, tolerance)
+        in_training = (
             "behaviour that depends on the mode must sit in a module of its own (nn.Dropout, stochastic depth)"
         )
-    if train:
-        _compare_buffers(original, copied)
+        in_eval = (
+            "what depends on values, on chance or on what an earlier call left behind must be moved out of forward()"
+        )
+        raise TraceError(
+            f"the lifted model differs from the original by {worst:.1e} {mode}, first at {where}; "
+            f"{in_training if copies.train else in_eval}"
+        )
+    return shared
+
+
+def _compare_training(model: nn.Module, lifted: LiftedModule, unused: Sequence[str], inputs: Inputs) -> str | None:
+    """Where the two return different structures, says how much was compared."""
+    copies, trains = _Copies(model, lifted, unused, train=True), True
+    try:
+        expected = copies.run_original(inputs, gradients=True)
+    except TraceError:  # it may still run without
+        copies, trains = _Copies(model, lifted, unused, train=True), False
+        expected = copies.run_original(inputs)
+    shared = _compare(copies, inputs, expected, gradients=trains)
+    _compare_buffers(copies.original, copies.lifted)
     if trains:
-        compare_gradients(original, copied, shared.pairs, _SEED)
+        compare_gradients(copies.original, copies.lifted, shared.pairs, _SEED)
     return str(shared) if shared.differ else None
 
 
