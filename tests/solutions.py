@@ -75,11 +75,12 @@ def randomise(model: nn.Module, seed: int, inputs: Any = None) -> nn.Module:
             if learnt and tensor.is_floating_point() and tensor.numel() and tensor.min() == tensor.max():
                 normal(tensor, 0.0, 0.2) if path.endswith("bias") else uniform(tensor, 0.5, 1.5)
         if inputs is not None:
-            _tame(model, inputs)
+            tame(model, inputs)
     return model
 
 
-def _tame(model: nn.Module, inputs: Any) -> None:
+@torch.no_grad()
+def tame(model: nn.Module, inputs: Any) -> None:
     """Divides each conv's weights by the size of its output, first conv first, in one pass over the network."""
 
     def rescale(module: nn.Module, _args: Any, output: Tensor) -> Tensor:

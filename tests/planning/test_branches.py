@@ -127,26 +127,3 @@ def test_every_branch_beside_an_identity_can_be_dropped(name: str) -> None:
 
 def test_the_paper_drops_no_branches(traced: lm.Trace) -> None:
     assert all(one.kept for one in lm.plan(traced, lm.Rules.paper()).candidates if len(one.layers) > 1)
-
-
-class _Partial(nn.Module):
-    """A block whose first conv reads a part of its channels, as FasterNet's and MixNet's do, and a conv behind it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.partial = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(2, 2, 3, padding=1)
-        self.mix, self.head = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        part, rest = x.split([2, 6], dim=1)
-        y: Tensor = self.head(x + self.mix(torch.cat([self.partial(part), rest], dim=1)))
-        return y
-
-
-def test_a_branch_that_begins_with_a_part_of_its_channels_goes_whole() -> None:
-    menu = lm.plan(lm.trace(_Partial().eval(), torch.randn(2, 3, 8, 8)))
-    dropped = {one.layers for one in menu.candidates if not one.kept}
-    assert ("partial", "mix") in dropped
-    beyond = next(one for one in menu.rejections if (one.start, one.end) == (1, 4))
-    assert beyond.reason.startswith("block 'add' cannot be fused: split_with_sizes")

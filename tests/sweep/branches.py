@@ -91,9 +91,9 @@ def _owners(model: nn.Module, stack: list[str]) -> Iterator[None]:
             handle.remove()
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
         self.owners: list[str] = [""]
         self._sources: dict[int, int] = {}

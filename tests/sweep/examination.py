@@ -18,7 +18,7 @@ from layermerge.errors import first_line
 from layermerge.runtimes.base import RuntimeSettings
 from layermerge.runtimes.onnx_runtime import OnnxRuntime
 from layermerge.tracing.inputs import Inputs
-from solutions import random_solution, randomise
+from solutions import random_solution, randomise, tame
 from sweep.branches import residual_branches
 from sweep.networks import Network
 from sweep.results import Finding
@@ -93,6 +93,7 @@ def _check_solutions(traced: lm.Trace, menu: lm.Plan, inputs: Any, facts: dict[s
         solution = random_solution(menu, random.Random(seed))
         with _stage(f"rewrite (random solution {seed})"):
             rewritten = lm.rewrite(traced, solution).eval()
+            tame(rewritten, inputs)  # as training would: what was removed had kept values from growing
         with _stage(f"merge (random solution {seed})"):
             wide = copy.deepcopy(rewritten).double()
             found = differences(wide, lm.merge(wide), to_double(inputs))

@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ _ALSO_OF_TIMM = (
 
 def of_timm() -> list[Network]:
     names = dict.fromkeys((*chosen(), *_ALSO_OF_TIMM))
-    return [Network(f"timm:{name}", lambda name=name: _timm(name)) for name in names]
+    return [Network(f"timm:{name}", partial(_timm, name)) for name in names]
 
 
 def _timm(name: str) -> nn.Module:
@@ -106,15 +107,10 @@ _DETECTORS = (
 
 
 def of_torchvision() -> list[Network]:
-    networks = [
-        Network(f"torchvision:{name}", lambda name=name: load_model(f"torchvision:{name}").module)
-        for name in _CLASSIFIERS
-    ]
+    networks = [Network(f"torchvision:{name}", partial(_classifier, name)) for name in _CLASSIFIERS]
     networks.append(Network("torchvision:resnet18, FrozenBatchNorm2d", _frozen_resnet18))
-    networks += [Network(f"torchvision:{name}", lambda name=name: _segmenter(name)) for name in _SEGMENTERS]
-    networks += [
-        Network(f"torchvision:{name}, backbone", lambda name=name: _detector(name).backbone) for name in _DETECTORS
-    ]
+    networks += [Network(f"torchvision:{name}", partial(_dense, name)) for name in _SEGMENTERS]
+    networks += [Network(f"torchvision:{name}, backbone", partial(_backbone, name)) for name in _DETECTORS]
     networks.append(Network("torchvision:retinanet_resnet50_fpn, with heads", _pyramid_with_heads))
     return networks
 
@@ -125,12 +121,18 @@ def _frozen_resnet18() -> nn.Module:
     return model
 
 
-def _segmenter(name: str) -> nn.Module:
-    model: nn.Module = import_torchvision().models.get_model(name, weights=None, weights_backbone=None)
-    return model
+def _classifier(name: str) -> nn.Module:
+    return load_model(f"torchvision:{name}").module
 
 
-_detector = _segmenter
+def _dense(name: str) -> Any:
+    """A segmenter or a detector."""
+    return import_torchvision().models.get_model(name, weights=None, weights_backbone=None)
+
+
+def _backbone(name: str) -> nn.Module:
+    backbone: nn.Module = _dense(name).backbone
+    return backbone
 
 
 class _WithHeads(nn.Module):
@@ -146,7 +148,7 @@ class _WithHeads(nn.Module):
 
 
 def _pyramid_with_heads() -> nn.Module:
-    return _WithHeads(_detector("retinanet_resnet50_fpn"))
+    return _WithHeads(_dense("retinanet_resnet50_fpn"))
 
 
 # -- segmentation_models_pytorch
@@ -166,8 +168,8 @@ _DECODERS = (
 
 
 def of_smp() -> list[Network]:
-    networks = [Network(f"smp:{name}, resnet18", lambda name=name: _smp(name, "resnet18")) for name in _DECODERS]
-    networks.append(Network("smp:Unet, mobilenet_v2", lambda: _smp("Unet", "mobilenet_v2")))
+    networks = [Network(f"smp:{name}, resnet18", partial(_smp, name, "resnet18")) for name in _DECODERS]
+    networks.append(Network("smp:Unet, mobilenet_v2", partial(_smp, "Unet", "mobilenet_v2")))
     return networks
 
 
@@ -188,11 +190,11 @@ def of_diffusers() -> list[Network]:
     guided = (random_input((4, 16, 16)), torch.tensor([10, 500]), random_input((5, 32)))
     return [
         Network("diffusers:UNet2DModel", real_networks.small_unet, noisy),
-        Network("diffusers:UNet2DModel, the DDPM of CIFAR-10 at width 32", lambda: real_networks.ddpm(32), narrow),
+        Network("diffusers:UNet2DModel, the DDPM of CIFAR-10 at width 32", partial(real_networks.ddpm, 32), narrow),
         Network("diffusers:UNet2DConditionModel", real_networks.conditional_unet, guided),
-        Network("diffusers:AutoencoderKL", lambda: _autoencoder("AutoencoderKL"), random_input((3, 32, 32))),
-        Network("diffusers:VQModel", lambda: _autoencoder("VQModel"), random_input((3, 32, 32))),
-        Network("diffusers:AutoencoderTiny", lambda: _tiny_autoencoder(), random_input((3, 32, 32))),
+        Network("diffusers:AutoencoderKL", partial(_autoencoder, "AutoencoderKL"), random_input((3, 32, 32))),
+        Network("diffusers:VQModel", partial(_autoencoder, "VQModel"), random_input((3, 32, 32))),
+        Network("diffusers:AutoencoderTiny", _tiny_autoencoder, random_input((3, 32, 32))),
     ]
 
 
@@ -216,7 +218,7 @@ def _tiny_autoencoder() -> nn.Module:
 
 
 def of_ultralytics() -> list[Network]:
-    return [Network(f"ultralytics:{name}", lambda name=name: _yolo(name)) for name in ("yolov8n", "yolo11n")]
+    return [Network(f"ultralytics:{name}", partial(_yolo, name)) for name in ("yolov8n", "yolo11n")]
 
 
 def _yolo(name: str) -> nn.Module:

@@ -165,7 +165,8 @@ class _Keeps(nn.Module):
         y = self.conv(x)
         if self.shape != y.shape:
             self.shape, self.grid = y.shape, torch.arange(y.shape[-1], dtype=y.dtype, device=y.device)
-        return (y + self.grid).reshape(y.shape[0], -1)
+        result: Tensor = (y + self.grid).reshape(y.shape[0], -1)
+        return result
 
 
 def test_the_batch_stays_free_where_a_model_keeps_what_it_computed_for_a_shape() -> None:
@@ -176,33 +177,3 @@ def test_the_batch_stays_free_where_a_model_keeps_what_it_computed_for_a_shape()
             given = torch.randn(batch, 3, 8, 8)
             assert relative_difference(model(given), lifted(given)) <= 1e-6
         model(x)
-
-
-class _Caches(nn.Module):
-    """Keeps what it computed of a parameter while it is in eval mode, as attention keeps its biases by position."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.bias = nn.Conv2d(3, 4, 3, padding=1), nn.Parameter(torch.randn(4))
-        self.cache: dict[str, Tensor] = {}
-
-    def train(self, mode: bool = True) -> _Caches:
-        self.cache = {} if mode else self.cache
-        return super().train(mode)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training and "bias" not in self.cache:
-            self.cache["bias"] = self.bias[:, None, None] ** 2
-        bias = self.bias[:, None, None] ** 2 if self.training else self.cache["bias"]
-        result: Tensor = self.conv(x) + bias
-        return result
-
-
-def test_what_a_model_keeps_of_a_parameter_in_eval_mode_is_computed_anew() -> None:
-    model, x = _Caches().eval(), torch.randn(2, 3, 8, 8)
-    with torch.no_grad():
-        model(x)
-    lifted = lm.trace(model, x).module
-    lifted(x).sum().backward()
-    assert lifted.get_parameter("bias").grad is not None
-    assert model.cache

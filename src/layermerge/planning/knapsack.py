@@ -109,8 +109,6 @@ class Knapsack:
         """A whole block as one item: its body beside its shortcut, or the shortcut alone where the body is emptied."""
         if index not in self._block_options:
             block = self.structure.blocks[index]
-            if block.unfusable:  # its body need not even be a path
-                return self._block_options.setdefault(index, Refusal(block.unfusable))
             body, bypass = (self._path_options(branch, block.channels) for branch in (block.body, block.bypass))
             if isinstance(body, Refusal) or isinstance(bypass, Refusal):
                 self._block_options[index] = body if isinstance(body, Refusal) else bypass

@@ -172,8 +172,8 @@ def capture(model: nn.Module, inputs: Inputs) -> Capture:
         copied.train().eval()
         for name in train_only:
             copied.set_submodule(name, _Marker())
-        # Not the batch size that the model has just run with: one that keeps what it computed for a shape would compare it
-        # with the free one, and so fix it.
+        # Not the batch size that the model has probably run with: one that keeps what it computed for a shape (a detector its
+        # anchors) would compare it with the free one, and so fix it.
         free = inputs.resized(max(2, inputs.batch) + 1).cloned()
         advice = "control flow that depends on tensor values, or a fixed batch size, cannot be traced: move it out of forward()"
         with located(copied, "torch.export cannot trace the model", advice):
