@@ -58,8 +58,8 @@ def calibrate(
 
     `images` is a tensor, batches such as a DataLoader's (labels are not looked at), images of `tasks.load_images`, or a task,
     whose training images are taken; the first `count` of them are used, a fifth of those held out. `teacher` is the original
-    or its trace; it may be left out in the process that has rewritten the network. Costs, for each layer behind the first change,
-    a few passes from one layer to the next and a linear system; from the start where maps are too large to be held.
+    or its trace; it may be left out in the process that has rewritten the network. Costs, for each layer behind the first
+    change, a few passes from one layer to the next and a linear system; from the start where maps are too large to be held.
     """
     original = _original(net, teacher)
     require_finite(original)
