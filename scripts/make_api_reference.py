@@ -34,7 +34,7 @@ ORDER = (
     *("compress", "compare", "Settings", "Recipe", "Task"),
     *("trace", "Trace", "plan", "Rules", "Plan", "Candidate", "ConvSpec"),
     *("measure_latency", "measure_importance", "solve", "Frontier", "Solution", "meet_budget"),
-    *("rewrite", "finetune", "merge", "save", "load", "export", "LayerMergeError"),
+    *("rewrite", "calibrate", "finetune", "merge", "save", "load", "export", "LayerMergeError"),
 )
 # What is behind these is for reading the code, not for using it.
 INTERNAL = {"Structure", "LiftedModule", "Inputs", "Surgery", "Runtime", "ClockSettings", "Axis", "Record", "Path"}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from layermerge.calibration.trainable import Statistics, write_kernel
+from layermerge.calibration.trainable import Spread, write_kernel
 from layermerge.conv import ConvSpec
 from layermerge.surgery.fitted import FittedModules
 from layermerge.surgery.kernels import Kernel
@@ -24,14 +24,14 @@ def test_conv_and_norm_compute_the_kernel_and_the_norm_has_its_statistics(bias: 
     x = random_tensor(40, 3, 9, 9, seed=3) + 1
     wanted = nn.functional.conv2d(x, kernel().weight.float(), kernel().bias.float())
     conv, norm = nn.Conv2d(3, 4, 3, bias=bias), nn.BatchNorm2d(4)
-    write_kernel(FittedModules(conv, norm), kernel(), Statistics.of(torch.split(wanted, 7)))
+    write_kernel(FittedModules(conv, norm), kernel(), Spread.of(torch.split(wanted, 7)))
     torch.testing.assert_close(norm.eval()(conv(x)), wanted, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(norm.train()(conv(x)), wanted, atol=1e-3, rtol=1e-3)
 
 
 def test_statistics_are_those_of_all_batches() -> None:
     values = random_tensor(40, 3, 9, 9) * 3 + 5
-    found = Statistics.of(torch.split(values, 9))
+    found = Spread.of(torch.split(values, 9))
     variance, mean = torch.var_mean(values.double(), (0, 2, 3), correction=0)
     torch.testing.assert_close(found.mean, mean)
     torch.testing.assert_close(found.variance, variance)
@@ -39,12 +39,12 @@ def test_statistics_are_those_of_all_batches() -> None:
 
 def test_a_conv_without_a_norm_takes_weight_and_bias_and_dead_filters_stay_dead() -> None:
     conv = nn.Conv2d(3, 4, 3)
-    nothing = Statistics(torch.zeros(4), torch.zeros(4))
+    nothing = Spread(torch.zeros(4), torch.zeros(4))
     write_kernel(FittedModules(conv, None), kernel(), nothing)
     assert torch.equal(conv.weight, kernel().weight.float())
     assert conv.bias is not None
     assert torch.equal(conv.bias, kernel().bias.float())
     dead = Kernel(torch.zeros(4, 3, 3, 3).double(), torch.arange(4).double(), SPEC)
     norm = nn.BatchNorm2d(4).eval()
-    write_kernel(FittedModules(conv, norm), dead, Statistics(torch.arange(4).double(), torch.zeros(4).double()))
+    write_kernel(FittedModules(conv, norm), dead, Spread(torch.arange(4).double(), torch.zeros(4).double()))
     torch.testing.assert_close(norm(conv(random_tensor(2, 3, 5, 5)))[0, :, 0, 0], torch.arange(4.0))

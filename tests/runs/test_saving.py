@@ -20,6 +20,7 @@ import real_networks
 import zoo
 from agreement import same_bits, same_outputs
 from layermerge.errors import ArtifactError, LayerMergeError
+from layermerge.files import digest
 from layermerge.runs import saving
 from solutions import random_solution, randomise, untouched_solution
 from zoo_registry import conv, image
@@ -381,3 +382,14 @@ def test_all_files_can_be_read_by_those_who_may_read_new_files(tmp_path: Path) -
     lm.save(tmp_path / "run", lm.merge(lm.rewrite(lm.trace(net, torch.randn(2, 3, 8, 8)), [])))
     for file in (tmp_path / "run").iterdir():
         assert file.stat().st_mode == plain.stat().st_mode, file.name
+
+
+def test_fits_of_ranges_that_the_network_has_not_are_refused(tmp_path: Path) -> None:
+    lm.save(tmp_path, network("plain", 1, "rewritten"))
+    solution = tmp_path / "solution.json"
+    saved = json.loads(solution.read_text())
+    solution.write_text(json.dumps({**saved, "fits": [{"start": 0, "end": 99, "form": "kernel"}]}))
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file(weights, tmp_path / "model.safetensors", metadata={"solution": digest(solution.read_text())})
+    with pytest.raises(ArtifactError, match="says that layers 0 to 99 were fitted, but they are not one range"):
+        lm.load(tmp_path, zoo.build("plain"))

@@ -22,7 +22,7 @@ from layermerge.calibration.norms import reestimate, stale_norms
 from layermerge.calibration.place_fit import Pair, PlaceFit
 from layermerge.calibration.places import Place, find_places, unchanged
 from layermerge.calibration.sample import Sample, Sources
-from layermerge.calibration.trainable import Statistics, write_kernel
+from layermerge.calibration.trainable import Spread, write_kernel
 from layermerge.calibration.walk import Walk
 from layermerge.conv import ConvSpec
 from layermerge.errors import SurgeryError
@@ -58,8 +58,8 @@ def calibrate(
 
     `images` is a tensor, batches such as a DataLoader's (labels are not looked at), images of `tasks.load_images`, or a task,
     whose training images are taken; the first `count` of them are used, a fifth of those held out. `teacher` is the original
-    or its trace; it may be left out in the process that has rewritten the network. Costs about ten forward passes of both
-    networks and a linear system for each layer behind the first change.
+    or its trace; it may be left out in the process that has rewritten the network. Costs, for each layer behind the first
+    change, a few passes from one layer to the next and a linear system; from the start where maps are too large to be held.
     """
     original = _original(net, teacher)
     require_finite(original)
@@ -165,8 +165,8 @@ class _Calibration:
             linear.bias.copy_(kernel.bias)
             return
         outputs = (apply_kernel(kernel, given.x, given.shifts) for given in self.fitted.each(place))
-        statistics = Statistics.of(outputs)
-        write_kernel(condense(self.student, place.region, kernel), kernel, statistics)
+        spread = Spread.of(outputs)
+        write_kernel(condense(self.student, place.region, kernel), kernel, spread)
         candidate = self.student.surgery.regions[place.region].candidate
         self.fits.append(FittedRange(candidate.start, candidate.end, form))
         for pair in (self.fitted, self.held_out):

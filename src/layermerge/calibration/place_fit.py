@@ -23,7 +23,7 @@ from layermerge.calibration.fits import (
     spread_places,
 )
 from layermerge.calibration.places import Place
-from layermerge.calibration.trainable import Statistics
+from layermerge.calibration.trainable import Spread
 from layermerge.calibration.walk import Walk
 from layermerge.surgery.kernels import Kernel
 from layermerge.surgery.rewrite import FitForm
@@ -36,7 +36,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True)
-class Reading:
+class Given:
     """What a place reads, the shifts that join in it, what is added behind it, and what the original computes."""
 
     x: Tensor
@@ -52,16 +52,16 @@ class Pair:
     student: Walk
     teacher: Walk
 
-    def each(self, place: Place) -> Iterator[Reading]:
+    def each(self, place: Place) -> Iterator[Given]:
         """Batch by batch; of a linear layer as maps of one pixel."""
         wanted = [place.source, *place.shifts.values(), *([place.joins] if place.joins else [])]
         given = self.student.each(wanted, before=place.start)
         for (x, *rest), (target,) in zip(given, self.teacher.each([place.target]), strict=True):
             if place.region is None:
-                yield Reading(_rows(x), {}, 0.0, _rows(target))
+                yield Given(_rows(x), {}, 0.0, _rows(target))
             else:
                 shifts = dict(zip(place.shifts, rest, strict=False))
-                yield Reading(x, shifts, rest[-1] if place.joins else 0.0, target)
+                yield Given(x, shifts, rest[-1] if place.joins else 0.0, target)
 
 
 def _rows(values: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def _rows(values: Tensor) -> Tensor:
 class _Looked:
     """A batch at the places that are looked at; `output` is what the kernel gives that the fit starts from."""
 
-    given: Reading
+    given: Given
     places: Tensor
     output: Tensor
     joins: Tensor | float
@@ -148,7 +148,7 @@ class PlaceFit:
         return error
 
     def _placing(self, function: Function) -> Placing:
-        spread = Statistics.of(given.target for given in self.fitted.each(self.place))
+        spread = Spread.of(given.target for given in self.fitted.each(self.place))
         search = PlacingSearch(function, spread.mean, spread.variance.sqrt(), scalable=self.place.scalable)
         for seen in self._look(self.fitted):
             search.add(seen.target)

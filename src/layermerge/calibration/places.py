@@ -7,7 +7,7 @@ order in which they run. Regions that compute what they always did are not among
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import fx, nn
 
@@ -111,23 +111,25 @@ def _is_linear(student: RewrittenModule, node: fx.Node) -> bool:
 def _region(student: RewrittenModule, theirs: dict[str, fx.Node], walk: Walk, number: int, site: Site) -> Place:
     first = next(node for node in walk.order if node.meta.get("region") == number)
     place = Place(first, site.source, site.shifts, theirs[_range_ends(student, number)[1]], number)
-    reader = _only_reader(site.end)
-    if reader is not None and reader.meta["role"] is Role.STAT_NORM and student.surgery.regions[number].moved:
-        return Place(first, site.source, site.shifts, place.target, number, norm=str(reader.target))
-    last, joins, target = site.end, None, place.target
-    if reader is not None and reader.meta["role"] is Role.ADD and reader.name in theirs and "region" not in reader.meta:
-        other = next((arg for arg in reader.args if isinstance(arg, fx.Node) and arg is not site.end), None)
+    reader, end = _only_reader(site.end), site.end
+    if reader is None:
+        return place
+    if reader.meta["role"] is Role.STAT_NORM and student.surgery.regions[number].moved:
+        return replace(place, norm=str(reader.target))
+    if reader.meta["role"] is Role.ADD and reader.name in theirs and "region" not in reader.meta:
+        other = next((arg for arg in reader.all_input_nodes if arg is not end), None)
         if other is not None and walk.index[other] < walk.index[first]:
-            last, joins, target = reader, other, theirs[reader.name]
-    behind = _only_reader(last)
-    activation, added, scalable = None, False, False
-    if behind is not None and behind.op == "call_module" and behind.meta["role"] is Role.ACTIVATION:
-        twin = theirs.get(behind.name)
-        added = twin is None or target not in twin.all_input_nodes
-        activation, scalable = str(behind.target), all("region" in reader.meta for reader in behind.users)
-        if added and not all("region" in reader.meta or reader.meta["role"] is Role.ADD for reader in behind.users):
-            activation, added, scalable = None, False, False
-    return Place(first, site.source, site.shifts, target, number, joins, activation, added, scalable)
+            end, place = reader, replace(place, joins=other, target=theirs[reader.name])
+    behind = _only_reader(end)
+    if behind is None or behind.op != "call_module" or behind.meta["role"] is not Role.ACTIVATION:
+        return place
+    twin = theirs.get(behind.name)
+    if twin is not None and place.target in twin.all_input_nodes:
+        return replace(place, activation=str(behind.target))
+    convolved = ["region" in reader.meta for reader in behind.users]
+    if not all(found or reader.meta["role"] is Role.ADD for reader, found in zip(behind.users, convolved, strict=True)):
+        return place
+    return replace(place, activation=str(behind.target), added=True, scalable=all(convolved))
 
 
 def _only_reader(node: fx.Node) -> fx.Node | None:

@@ -17,14 +17,14 @@ from layermerge.surgery.kernels import Kernel
 
 
 @dataclass(frozen=True)
-class Statistics:
+class Spread:
     """Mean and variance of each channel, in float64."""
 
     mean: Tensor
     variance: Tensor
 
     @staticmethod
-    def of(maps: Iterable[Tensor]) -> Statistics:
+    def of(maps: Iterable[Tensor]) -> Spread:
         """Of (images, channels, ...) batches, one batch at a time."""
         total = squares = None
         count = 0
@@ -36,12 +36,12 @@ class Statistics:
         assert total is not None
         assert squares is not None
         mean = total / count
-        return Statistics(mean, (squares / count - mean.square()).clamp_min(0.0))
+        return Spread(mean, (squares / count - mean.square()).clamp_min(0.0))
 
 
 @torch.no_grad()
-def write_kernel(modules: FittedModules, kernel: Kernel, statistics: Statistics, lengths: Tensor | None = None) -> None:
-    """Lets the modules compute the kernel; `statistics` are those of its output, `lengths` what filters are to have."""
+def write_kernel(modules: FittedModules, kernel: Kernel, spread: Spread, lengths: Tensor | None = None) -> None:
+    """Lets the modules compute the kernel; `spread` is that of its output."""
     conv, norm = modules.conv, modules.norm
     if norm is None:
         assert conv.bias is not None
@@ -54,11 +54,11 @@ def write_kernel(modules: FittedModules, kernel: Kernel, statistics: Statistics,
     usable = (own > 0) if lengths is None else (own > 0) & (lengths > 0)
     scale = torch.ones_like(own) if lengths is None else torch.where(usable, own / lengths.to(own), 1.0)
     offset = 0.0 if conv.bias is None else conv.bias.double()
-    mean, variance = (statistics.mean - kernel.bias) / scale + offset, statistics.variance / scale.square()
+    mean, variance = (spread.mean - kernel.bias) / scale + offset, spread.variance / scale.square()
     conv.weight.copy_(kernel.weight / scale[:, None, None, None])
     for name, carrier in modules.carriers.items():
         carrier.weight.copy_((kernel.shifts[name] / scale[:, None])[:, :, None, None])
     norm.running_mean.copy_(mean)
     norm.running_var.copy_(variance)
     norm.weight.copy_(scale * (norm.running_var.double() + norm.eps).sqrt())
-    norm.bias.copy_(statistics.mean + scale * (norm.running_mean.double() - mean))
+    norm.bias.copy_(spread.mean + scale * (norm.running_mean.double() - mean))
