@@ -159,6 +159,12 @@ class Priced(OnnxRuntime):
         price = _price([part.weight.numel() for part in module.modules() if isinstance(part, nn.Conv2d)])
         return lambda: price
 
+    def record(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> None:
+        """It tells nothing of single operators."""
+
+    def recorded(self, path: Path, inputs: Inputs) -> None:
+        """Nor of those of a file."""
+
     def prepare_file(self, path: Path, inputs: Inputs) -> Pass:
         del inputs
         graph = onnx.load(str(path)).graph
@@ -171,6 +177,9 @@ class PricedModules(TorchEager):
     """The same prices where modules are served as they are, without a file."""
 
     name = "priced-modules"
+
+    def record(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> None:
+        """It tells nothing of single operators."""
 
     def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Pass:
         return Priced(RuntimeSettings()).prepare(module, inputs, small=small)

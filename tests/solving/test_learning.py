@@ -94,6 +94,16 @@ def test_the_same_loop_again_measures_nothing(tmp_path: Path) -> None:
     assert not any(hasattr(module, "surgery") for module in silent.built)
 
 
+def test_other_scores_for_the_same_budget_find_their_own_networks(tmp_path: Path) -> None:
+    table, runtime = measured("basic", tmp_path)
+    first = met("basic", table, runtime, "70%")
+    other = {key: -0.5 - value for key, value in scores(table.plan).items()}
+    second = lm.meet_budget(zoo.traced("basic"), table.plan, table, other, budget="70%", runtime=runtime, clock=QUICK)
+    assert first is not None
+    assert second.candidates != first.candidates
+    assert second.measured_ms == pytest.approx(truth("basic", second))
+
+
 class Lucky(ContextRuntime):
     """The first sample of one workload comes out at a tenth of what it is; all others are right."""
 

@@ -83,6 +83,8 @@ class OnnxRuntimeBase(Runtime):
         return self.bound(network.session, network.feed(inputs.tensors))
 
     def record(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Recording | None:
+        if self.settings.device != "cpu":
+            return None
         return self._exported(module, inputs, lambda path: self.recorded(path, inputs), small=small)
 
     def prepare_recorded(self, module: nn.Module, inputs: Inputs) -> tuple[Pass, Recording | None]:

@@ -17,6 +17,7 @@ from functools import cached_property
 import torch
 from torch import nn
 
+from layermerge.files import document_digest
 from layermerge.planning.plan import Candidate, Plan
 from layermerge.runtimes.base import Pass, Runtime
 from layermerge.runtimes.clock import Clocks, cache_pressure
@@ -105,30 +106,29 @@ class Learning:
     def measure(self, solution: Solution) -> float:
         """Builds the merged network and measures it beside the original; what it tells goes into the table."""
         self.round += 1
-        key = self._name("whole network")
-        found = self._stored() or self._build(solution, key)
-        self._add(list(found), lambda wanted: found[wanted])
-        return found[key].value or 0.0
+        owners, chosen = self._owners(solution), [candidate.key for candidate in solution.candidates]
+        network = self._name(f"network {document_digest(chosen)}")
+        told = {key: f"{network}, {key}" for key in owners}
+        found = self._stored(network, told.values()) or self._build(solution, owners)
+        named = {told.get(row.of or "", network): row for row in found}
+        mark = {"round": self.round, "loop": self.loop}
+        rows = {name: row.model_copy(update={"key": name, **mark}) for name, row in named.items()}
+        # The whole network's comes last: where it is there, so are the others.
+        self._add(sorted(rows, key=lambda name: name == network), rows.__getitem__)
+        return rows[network].value or 0.0
 
-    def _stored(self) -> dict[str, Row]:
-        """The rows of this round, where it was measured before: the whole network's is written last."""
+    def _stored(self, network: str, told: Iterable[str]) -> list[Row]:
+        """The rows of this round, where it was measured before."""
         known = Table.read(self.path).rows if self.path is not None else {}
-        if self._name("whole network") not in known:
-            return {}
-        return {key: row for key, row in known.items() if (row.loop, row.round) == (self.loop, self.round)}
+        return [known[name] for name in (*told, network) if name in known] if network in known else []
 
-    def _build(self, solution: Solution, key: str) -> dict[str, Row]:
-        bench, original_ms, mark = self.bench, self.latency.original_ms, {"round": self.round, "loop": self.loop}
+    def _build(self, solution: Solution, owners: dict[str, list[str]]) -> list[Row]:
+        bench = self.bench
         merged, recording = bench.runtime.prepare_recorded(bench.merged(solution.candidates), bench.inputs)
-        taken_ms = measured_beside(bench.runtime, bench.original(), merged, original_ms, bench.clocks.whole)
-        found: dict[str, Row] = {}
-        if recording is not None:
-            told = told_rows(bench.runtime, recording, self._owners(solution), taken_ms, bench.clocks.whole)
-            for row in told.values():
-                found[f"{key}, {row.of}"] = row.model_copy(update={"key": f"{key}, {row.of}", **mark})
+        taken_ms = measured_beside(bench.runtime, bench.original(), merged, self.original_ms, bench.clocks.whole)
+        told = told_rows(bench.runtime, recording, owners, taken_ms, bench.clocks.whole) if recording else {}
         parts = tuple(candidate.key for candidate in solution.candidates)
-        found[key] = Row(key=key, value=taken_ms, parts=parts, round=self.round, loop=self.loop)
-        return found
+        return [*told.values(), Row(key=self.loop, value=taken_ms, parts=parts)]
 
     def _owners(self, solution: Solution) -> dict[str, list[str]]:
         """The modules of the merged network's convs, by workload; each is called after the last conv kept in it."""
