@@ -12,7 +12,8 @@ from torch import Tensor, nn
 import layermerge as lm
 from agreement import same_bits, worst
 from layermerge.calibration.sample import Sample
-from layermerge.surgery.sites import find_site, region_kernel
+from layermerge.surgery.regions import region_kernel
+from layermerge.surgery.sites import find_site
 
 
 class Denoiser(nn.Module):

@@ -12,7 +12,8 @@ from torch import nn
 import layermerge as lm
 import zoo
 from layermerge.surgery.fitted import condense
-from layermerge.surgery.regions import find_site, region_kernel
+from layermerge.surgery.regions import region_kernel
+from layermerge.surgery.sites import find_site
 from layermerge.tracing.operators import Role
 from solutions import random_solution
 from zoo_registry import random_tensor
