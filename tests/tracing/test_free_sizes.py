@@ -136,6 +136,18 @@ def test_sizes_that_the_model_refuses_are_refused() -> None:
             net(free_sizes.image(20, 10))
 
 
+def test_what_batch_and_size_decide_together_is_a_condition_too() -> None:
+    def few(_net: Any, x: Tensor) -> Tensor:
+        return x if x.numel() < 100_000 else x + 1
+
+    net = free(few).module
+    net(free_sizes.image(32, 40, batch=3))
+    with pytest.raises(
+        InputError, match=r"^input 'x' is 3x32x40 but the network was traced for sizes where .*N.* < 100000"
+    ):
+        net(free_sizes.image(32, 40, batch=30))
+
+
 def test_a_decision_survives_being_traced_again() -> None:
     once = free(multiples_of_four)
     again = lm.trace(lm.merge(lm.rewrite(once, [])), free_sizes.image(), free_size=True)

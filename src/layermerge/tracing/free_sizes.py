@@ -25,7 +25,7 @@ from torch.utils._sympy.printers import PythonPrinter
 from layermerge.errors import TraceError
 from layermerge.tracing.input_checks import require_shape, require_size, require_value
 from layermerge.tracing.operators import operator_name
-from layermerge.tracing.size_formulas import FormulaWriter
+from layermerge.tracing.size_formulas import FormulaWriter, Side
 
 _OURS = Path(__file__).resolve().parents[1]
 _TORCH = Path(torch.__file__).resolve().parent
@@ -35,7 +35,8 @@ _WITHIN_OPERATORS = (
     "_higher_order_ops", "_dispatch", "_functorch", "fx", "export", "_export", "utils",
 )  # fmt: skip
 _SIZE_READERS = ("sym_size", "sym_stride", "sym_numel", "sym_storage_offset")
-_SIDES = {2: "H", 3: "W"}
+_BATCH, _SIDES = 0, (2, 3)
+_NAMES = {_BATCH: "N", 2: "H", 3: "W"}
 
 
 @dataclass(frozen=True)
@@ -192,8 +193,9 @@ def add_input_checks(graph: fx.Graph, watch: SizeWatch | None) -> None:
                 graph.call_function(require_value, (node, name, value))
         if watch is not None:
             _require_free(images, watch)
-            free = [(size.node.expr, (image, side)) for image, side, size in _sides(images) if _is_free(size)]
-            writer = FormulaWriter(graph, {size: place for size, place in reversed(free) if size.is_Symbol})
+            writer = FormulaWriter(
+                graph, _symbol_sides(images, (*_SIDES, _BATCH)), _symbol_sides(images, _SIDES).keys()
+            )
             _add_conditions(graph, images, writer, watch)
     if watch is not None:
         _derive_sizes(graph, writer)
@@ -215,7 +217,10 @@ def _add_conditions(graph: fx.Graph, images: list[fx.Node], writer: FormulaWrite
     places: dict[sympy.Basic, str] = {}
     for decision in watch.decisions():
         held = watch.environment.replace(decision.held)
-        if not decision.within_operator and held.free_symbols and writer.covers(held.free_symbols):
+        by_size = (
+            held.free_symbols & writer.free_sizes
+        )  # how the batch alone decides is seen when lifted and model are compared
+        if not decision.within_operator and by_size and writer.covers(held.free_symbols):
             places.setdefault(held, f": {decision.place} decides by it" if decision.place else "")
     for held, place in places.items():
         args = (writer.write(held).node, images[0], str(images[0].target), f"{written(held)}{place}")
@@ -239,13 +244,19 @@ def _derive_sizes(graph: fx.Graph, writer: FormulaWriter) -> None:
         graph.erase_node(node)
 
 
-def _sides(images: list[fx.Node]) -> list[tuple[fx.Node, int, Any]]:
-    return [(image, side, image.meta["val"].shape[side]) for image in images for side in _SIDES]
+def _sides(images: list[fx.Node], sides: Sequence[int] = _SIDES) -> list[tuple[fx.Node, int, Any]]:
+    return [(image, side, image.meta["val"].shape[side]) for image in images for side in sides]
+
+
+def _symbol_sides(images: list[fx.Node], sides: Sequence[int]) -> dict[sympy.Symbol, Side]:
+    """The first input that has a symbol as one of these sides, by symbol."""
+    free = [(size.node.expr, (image, side)) for image, side, size in _sides(images, sides) if _is_free(size)]
+    return {formula: place for formula, place in reversed(free) if formula.is_Symbol}
 
 
 def _side_name(images: list[fx.Node], image: fx.Node, side: int) -> str:
-    """H and W; of a further input with its name."""
-    return _SIDES[side] if image is images[0] else f"{image.target}.{_SIDES[side]}"
+    """N, H and W; of a further input with its name."""
+    return _NAMES[side] if image is images[0] else f"{image.target}.{_NAMES[side]}"
 
 
 def _require_free(images: list[fx.Node], watch: SizeWatch) -> None:
@@ -265,6 +276,6 @@ def _require_free(images: list[fx.Node], watch: SizeWatch) -> None:
         )
         place = next((one.place for one in deciding if one.place), "the network, which was traced with that size")
         raise TraceError(
-            f"free_size: {_SIDES[side]} of input '{image.target}' is fixed to {size} by {place}; "
+            f"free_size: {_NAMES[side]} of input '{image.target}' is fixed to {size} by {place}; "
             "compute it from the input's shape, or trace without free_size"
         )

@@ -50,9 +50,10 @@ def _call(function: Callable[..., Any], x: fx.Proxy) -> fx.Proxy:
 class FormulaWriter:
     """Writes formulas at the graph's insertion point, which moves forward only: what is written already is used again."""
 
-    def __init__(self, graph: fx.Graph, sides: dict[sympy.Symbol, Side]) -> None:
-        self.graph, self.sides = graph, sides
-        self.traced = {symbol: image.meta["val"].shape[side].node.hint for symbol, (image, side) in sides.items()}
+    def __init__(self, graph: fx.Graph, sides: dict[sympy.Symbol, Side], free_sizes: Iterable[sympy.Symbol]) -> None:
+        self.graph, self.sides, self.free_sizes = graph, sides, frozenset(free_sizes)
+        places = {symbol: sides[symbol] for symbol in self.free_sizes}
+        self.traced = {symbol: image.meta["val"].shape[side].node.hint for symbol, (image, side) in places.items()}
         self.tracer = GraphAppendingTracer(graph)
         self.written: dict[sympy.Basic, Any] = {}
 
@@ -64,7 +65,7 @@ class FormulaWriter:
         return fx.Proxy(self.graph.call_function(torch.ops.aten.sym_size.int, (image, side)), self.tracer)
 
     def write(self, formula: sympy.Basic) -> Any:
-        """The formula's value as a proxy, which notes its value at the traced size; a number where it is one."""
+        """The formula's value as a proxy, which notes its value at the traced size unless that follows the batch."""
         if formula not in self.written:
             self.written[formula] = written = self._computed(formula)
             value = formula.xreplace(self.traced)
