@@ -86,13 +86,22 @@ def rewrite(trace: Trace, candidates: Iterable[Candidate], *, add_activation: bo
     surgeon = _Surgeon(module)
     for edit in edits(remains, readings, add_activation=add_activation):
         surgeon.apply(edit)
-    regions = tuple(reading for reading in readings if reading.candidate.kept)
-    module.surgery = Surgery(structure, chosen, regions, remains.kept, trace.inputs, add_activation)
     module.graph.eliminate_dead_code()
     module.graph.lint()
+    regions = _alive(module.graph, [reading for reading in readings if reading.candidate.kept])
+    module.surgery = Surgery(structure, chosen, regions, remains.kept, trace.inputs, add_activation)
     drop_unused(module)
     module.recompile()
     return module
+
+
+def _alive(graph: fx.Graph, regions: list[Reading]) -> tuple[Reading, ...]:
+    """The regions that something still reads, numbered anew: a dropped branch may have been all that read a conv beside it."""
+    members = [node for node in graph.nodes if "region" in node.meta]
+    numbers = sorted({node.meta["region"] for node in members})
+    for node in members:
+        node.meta["region"] = numbers.index(node.meta["region"])
+    return tuple(regions[number] for number in numbers)
 
 
 def _require_fit(structure: Structure, candidates: tuple[Candidate, ...]) -> None:
