@@ -376,3 +376,28 @@ def test_networks_that_fix_a_dtype_inside_are_merged() -> None:
     assert differences(rewritten, lm.merge(rewritten), x)["output"] <= ROUNDED
     rewritten.double()
     assert differences(rewritten, lm.merge(rewritten), x.double())["output"] <= EXACT
+
+
+class _ReadByABranch(nn.Module):
+    """What `beside` computes of its own input is read by a residual branch alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.body, self.beside, self.last = conv(3, 4), conv(4, 4), conv(3, 4), conv(4, 4)
+
+    def forward(self, x: Tensor, hint: Tensor) -> Tensor:
+        x = self.first(x).relu()
+        x = x + self.body(x * self.beside(hint).mean((2, 3), keepdim=True))
+        result: Tensor = self.last(x.relu())
+        return result
+
+
+def test_a_conv_goes_with_the_branch_that_alone_reads_it() -> None:
+    model, inputs = _ReadByABranch().double().eval(), tuple(torch.randn(2, 3, 9, 9).double() for _ in range(2))
+    traced = lm.trace(model, inputs)
+    (dropped,) = [one for one in lm.plan(traced).candidates if one.layers == ("body",) and not one.kept]
+    rewritten = lm.rewrite(traced, [dropped]).eval()
+    merged = lm.merge(rewritten)
+    assert {name.split(".")[0] for name in merged.state_dict()} == {"first", "last"}
+    expected = model.last(model.first(inputs[0]).relu().relu())
+    assert max(worst(expected, call(net, inputs)) for net in (rewritten, merged)) <= EXACT
