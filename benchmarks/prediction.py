@@ -45,7 +45,7 @@ NETWORKS = ["timm:mobilenetv2_100", "timm:mobilenetv2_140", "timm:efficientnet_l
 RUNTIMES = ["onnxruntime", "openvino", "torch"]
 BUDGETS = ["80%", "60%", "45%"]
 AFTERWARDS = ClockSettings(least_rounds=12, most_rounds=60, seconds=3.0, spread=0.003)
-ALONE = ClockSettings(warm_up=3, least_rounds=10, most_rounds=40, seconds=0.3)
+ALONE = ClockSettings(warm_up=2, least_rounds=8, most_rounds=40, seconds=0.1)
 WINDOWS = 5
 
 

@@ -66,6 +66,8 @@ class FakeRuntime(Runtime):
         self.shapes.append(tuple(inputs.tensors[0].shape))
         return self.lasting(milliseconds(module) + self.call_ms)
 
+    used = None
+
     def now(self) -> float:
         """Its own clock: nothing but passes takes time."""
         return self.seconds

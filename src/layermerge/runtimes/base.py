@@ -124,7 +124,12 @@ class Runtime(ABC):
     def rounds(self, runs: Mapping[str, Pass], settings: ClockSettings, *, between: Pass = lambda: None) -> Rounds:
         """The same, pass by pass."""
         with self.running():
-            return run_side_by_side(runs, settings, between=between, now=self.now)
+            return run_side_by_side(runs, settings, between=between, now=self.now, used=self.used)
+
+    @property
+    def used(self) -> Callable[[], float] | None:
+        """Processor time, where passes take just that: of one thread on a processor."""
+        return time.process_time if self.settings.threads == 1 and self.settings.device == "cpu" else None
 
     def running(self) -> AbstractContextManager[None]:
         """The state of the process in which passes run, where a runtime has its settings there."""

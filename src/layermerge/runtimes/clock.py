@@ -129,9 +129,14 @@ def run_side_by_side(
     *,
     between: Pass = lambda: None,
     now: Callable[[], float] = time.perf_counter,
+    used: Callable[[], float] | None = None,
     interruptions: Callable[[], int] = involuntary_switches,
 ) -> Rounds:
-    """The rounds themselves, warm-up left out."""
+    """The rounds themselves, warm-up left out.
+
+    `used` is the processor time of this process. A pass of one thread takes no longer than that: what is beyond, it waited
+    for its processor.
+    """
     for run in runs.values():
         _warm_up(run, settings, now)
     found = Rounds(settings, {name: [] for name in runs}, {name: [] for name in runs})
@@ -139,9 +144,11 @@ def run_side_by_side(
     for done in range(1, settings.most_rounds + 1):
         for name, run in runs.items():
             between()
-            so_far, start = interruptions(), now()
+            so_far, before, start = interruptions(), used() if used else 0.0, now()
             own_ms = run()
-            found.times[name].append(own_ms if isinstance(own_ms, float) else (now() - start) * 1e3)
+            taken = now() - start
+            taken = min(taken, used() - before) if used else taken
+            found.times[name].append(own_ms if isinstance(own_ms, float) else taken * 1e3)
             found.calm[name].append(interruptions() == so_far)
         if done < settings.least_rounds or now() - began < min(settings.least_seconds, settings.seconds):
             continue

@@ -79,10 +79,8 @@ class WorkloadClock:
         return slower(workload.key, warm, limit_ms) if warm > MARGIN_OF_TWO * limit_ms else None
 
     def _milliseconds(self, run: Pass) -> float:
-        with self.runtime.running():
-            start = self.runtime.now()
-            own = run()
-            return own if isinstance(own, float) else (self.runtime.now() - start) * 1e3
+        once = ClockSettings(warm_up=0, least_rounds=1, most_rounds=1)
+        return self.runtime.time({"once": run}, once)["once"].value_ms
 
     def _record(self, key: str, sandwich: Sandwich, recording: Recording) -> Row:
         """What the runtime says of the sandwich's own operators."""
