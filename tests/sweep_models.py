@@ -26,13 +26,19 @@ from sweep.results import RESULTS, Results
 from sweep.runner import run
 
 ROOT = Path(__file__).resolve().parents[1]
+SOURCES = (
+    *("src/layermerge/conv.py", "src/layermerge/models", "src/layermerge/tracing", "src/layermerge/planning"),
+    *("src/layermerge/surgery", "src/layermerge/runtimes", "tests/agreement.py", "tests/solutions.py"),
+    *(f"tests/sweep/{name}.py" for name in ("branches", "examination", "networks", "shares")),
+)
 LIBRARIES = ("torch", "timm", "torchvision", "diffusers", "segmentation_models_pytorch", "ultralytics", "onnxruntime")
 
 
 def made_with() -> dict[str, str]:
+    """What the findings depend on."""
     sources = hashlib.sha256()
-    for folder in (ROOT / "src" / "layermerge", ROOT / "tests" / "sweep"):
-        for path in sorted(folder.rglob("*.py")):
+    for folder in SOURCES:
+        for path in sorted((ROOT / folder).rglob("*.py")) if (ROOT / folder).is_dir() else [ROOT / folder]:
             sources.update(path.read_bytes())
     return {"sources": sources.hexdigest()[:16]} | {name: version(name) for name in LIBRARIES}
 

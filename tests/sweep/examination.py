@@ -68,12 +68,12 @@ def _examine(network: Network, facts: dict[str, Any]) -> None:
         facts["input"] = " ".join("x".join(map(str, leaf.shape[1:])) for leaf in tensors(inputs) if leaf.dim() > 1)
     with _stage("count"):
         expected, total = residual_branches(model, inputs), conv_flops(model, inputs)
-    begin = time.perf_counter()
+    begin = time.process_time()
     with _stage("trace"):
         traced = lm.trace(model, inputs)
     with _stage("plan"):
         menu = lm.plan(traced)
-    facts["seconds"] = time.perf_counter() - begin
+    facts["seconds"] = time.process_time() - begin
     reached = shares(menu, total, Inputs.of(inputs).batch)
     facts |= {"layers": len(menu.layers), "blocks": len(traced.blocks), "candidates": len(menu.candidates)}
     facts |= {"removal_share": reached.removal, "merging_share": reached.merging}

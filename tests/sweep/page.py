@@ -30,7 +30,7 @@ segmentation_models_pytorch, networks of diffusers, and two of ultralytics' dete
   solutions, in float64, at the outputs and at every map that both still compute. Statistics and weights of norms, biases
   and layer scales are made random first, and kernels are scaled so that every conv's output has size 1.
 - **ONNX**: the same between the merged network and its file in onnxruntime, in float32, at two batch sizes.
-- **seconds**: of `trace` and `plan`, at the input given, one thread.
+- **seconds**: of processor time that `trace` and `plan` took, at the input given, with one thread.
 """
 _COLUMNS = (
     "network",

@@ -31,7 +31,7 @@ class Finding(Record):
     branches_expected: int | None = None
     branches_found: int | None = None
     seconds: float | None = None
-    """Of trace and plan."""
+    """Of processor time that trace and plan took: the clock on the wall would tell how busy the machine was."""
 
 
 class Results:
