@@ -21,8 +21,10 @@ from layermerge.surgery.rewrite import FitForm
 
 MOST_UNKNOWNS = 4096
 """Of one group, and the root of all entries of the Gram matrices: 128 MiB of them."""
-RIDGES = (1e-6, 1e-4, 1e-2, 1.0)
+RIDGES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """In units of the features' mean square."""
+TOLERANCE = 0.02
+"""By how much more of the error on held-out places a larger ridge, and so smaller corrections, is worth."""
 PLACES_PER_UNKNOWN, FEWEST_PLACES = 64, 1 << 14
 """How many places are looked at; neighbours say nearly the same."""
 _BLOCK = 1 << 22
@@ -183,13 +185,17 @@ def solve_ridge(moments: Moments, ridge: float) -> Tensor:
 
 
 def best_correction(fitted: Moments, held_out: Moments, ridges: Sequence[float] = RIDGES) -> Tensor | None:
-    """The correction with the ridge that is best on held-out places; None where none is better than what is there."""
-    best, least = None, held_out.error()
-    for ridge in ridges:
-        correction = solve_ridge(fitted, ridge)
-        if (error := held_out.error(correction)) < least:
-            best, least = correction, error
-    return best
+    """The correction with the largest ridge, of rising ones, that is nearly the best on held-out places.
+
+    None where none is better than what is there. Corrections that cancel each other fit a little better and train badly.
+    """
+    corrections = [solve_ridge(fitted, ridge) for ridge in ridges]
+    errors = [held_out.error(correction) for correction in corrections]
+    before, least = held_out.error(), min(errors)
+    if not least < before:
+        return None
+    allowed = min(before, least * (1 + TOLERANCE))
+    return next(found for found, error in zip(corrections[::-1], errors[::-1], strict=True) if error <= allowed)
 
 
 def corrected(kernel: Kernel, form: FitForm, correction: Tensor) -> Kernel:
