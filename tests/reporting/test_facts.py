@@ -126,8 +126,10 @@ def test_costs_and_reasons_count_the_rows(facts: RunFacts) -> None:
     assert cost.entries == len(read("plan.json")["candidates"])
     spared = [row for row in scored.values() if row["status"] == "ruled_out"]
     assert cost.ruled_out == len(spared)
-    assert sum(group.count for group in facts.reasons if group.kind == "slow") == len(spared)
-    assert cost.workloads == len(rows("latency.jsonl")) - 1
+    timed = rows("latency.jsonl").values()
+    bounded = [row for row in timed if row["status"] == "slower"]
+    assert sum(group.count for group in facts.reasons if group.kind == "slow") == len(spared) + len(bounded)
+    assert cost.workloads == sum("loop" not in row for row in timed) - 1
     changes = {entry.key: entry.change for entry in facts.candidates if entry.key in scored}
     assert changes == {key: scored[key]["value"] for key in changes}
 

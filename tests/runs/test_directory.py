@@ -167,8 +167,9 @@ def test_a_table_from_the_files_alone(name: str, runtime: str, tmp_path: Path) -
             measure_run(device, make_runtime(runtime), 3)
         shutil.copytree(tmp_path / "here" / "branches", device / "branches")
     table = measure_run(device, make_runtime(runtime), 3)
-    assert {row.status for row in table.table.rows.values()} == {"ok"}
-    assert len(table.table) == table.distinct_workloads + 1
+    rows = table.table.rows.values()
+    assert {row.status for row in rows} <= {"ok", "slower"}
+    assert sum(not row.in_network for row in rows) == table.distinct_workloads + 1
     assert table.table.provenance["batch"] == 3
     shutil.copy(device / LATENCY, tmp_path / "here")
     back = read_latency(tmp_path / "here")

@@ -126,7 +126,9 @@ class Report(Variant):
     @property
     def prediction(self) -> str:
         """As it is printed, milliseconds; empty where there is none."""
-        return "" if self.predicted_ms is None else str(Prediction(self.predicted_ms, self.error_ms or 0.0))
+        if self.predicted_ms is None or self.error_ms is None:
+            return "" if self.predicted_ms is None else f"{self.predicted_ms:.3f}"
+        return str(Prediction(self.predicted_ms, self.error_ms))
 
     @property
     def speed_up(self) -> float:

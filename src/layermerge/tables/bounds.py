@@ -55,7 +55,7 @@ def in_order(plan: Plan, workloads: Mapping[str, Workload | None]) -> list[Workl
 
 
 def _key(workloads: Mapping[str, Workload | None], candidate: Candidate) -> str | None:
-    workload = workloads[candidate.key]
+    workload = workloads.get(candidate.key)
     return workload.key if workload else None
 
 

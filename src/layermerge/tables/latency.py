@@ -116,12 +116,16 @@ class LatencyTable:
         plain = Corrected(prior, merged, ())
         fixed = self._fixed(plain)
         networks = []
-        for row in self.table.rows.values():
-            if row.parts and all(key in self.workloads for key in row.parts):
-                chosen = [self.plan[key] for key in row.parts]
-                missing = _value(self.table, row.key) - fixed - sum(self._estimate(plain, each) for each in chosen)
-                networks.append(Network(self._counts(chosen), row.value or 0.0, missing))
+        for taken_ms, chosen in self._whole_networks():
+            missing = taken_ms - fixed - sum(self._estimate(plain, each) for each in chosen)
+            networks.append(Network(self._counts(chosen), taken_ms, missing))
         return Corrected(prior, merged, networks)
+
+    def _whole_networks(self) -> list[tuple[float, list[Candidate]]]:
+        """Merged networks that were measured: milliseconds, and what they are made of, where the plan offers it."""
+        offered = {candidate.key: candidate for candidate in self.plan.candidates}
+        rows = [row for row in self.table.rows.values() if row.parts and offered.keys() >= set(row.parts)]
+        return [(_value(self.table, row.key), [offered[key] for key in row.parts]) for row in rows]
 
     def _estimate(self, estimates: Corrected, candidate: Candidate) -> float:
         workload = self.workloads[candidate.key]

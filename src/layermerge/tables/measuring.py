@@ -164,7 +164,7 @@ class _Filling:
 
     def _limits(self) -> dict[str, float]:
         def untouched_ms(part: Candidate) -> float | None:
-            workload = self.job.workloads[part.key]
+            workload = self.job.workloads.get(part.key)
             if workload is None:
                 return 0.0
             row = self.known.get(in_network_key(workload.key)) or self.known.get(workload.key)
@@ -176,7 +176,7 @@ class _Filling:
         """Rows of single layers as the runtime tells them of the untouched network."""
         wanted: dict[str, list[str]] = {}
         for single in self.job.plan.candidates:
-            workload = self.job.workloads[single.key]
+            workload = self.job.workloads.get(single.key)
             if single.untouched and workload is not None:
                 wanted.setdefault(workload.key, []).extend(single.layers)
         if all(in_network_key(key) in table for key in wanted):
@@ -205,7 +205,9 @@ def told_rows(
     A workload whose conv the runtime does not name by itself has no row.
     """
     rounds = runtime.rounds({WHOLE: recording}, clock)
-    passes = recording.passes()[-len(rounds.times[WHOLE]) :]
+    told = recording.passes()[-len(rounds.times[WHOLE]) :]
+    # A first pass may prepare what later ones do not run again.
+    passes = [operators for operators in told if len(operators) == len(told[-1])]
     shares, *halves = (_shares(part, clock.quantile) for part in (passes, passes[::2], passes[1::2] or passes))
     found = {}
     for key, modules in owners.items():

@@ -177,7 +177,10 @@ def _is_image(workload: Workload) -> bool:
 def _input_shapes(workload: Workload, told: bool) -> list[MapShape]:
     shapes = [workload.input_shape, *([workload.output_shape] if told or needs_other(workload) else [])]
     shapes = shapes if ADD in workload.follow else shapes[:1]
-    return [(_FEW, height, width) for _, height, width in shapes] if told else shapes
+    if not told:
+        return shapes
+    few = [(_FEW, height, width) for _, height, width in shapes]
+    return [workload.input_shape, *few[1:]] if _is_image(workload) else few
 
 
 def _before(channels: int, told: bool) -> nn.Conv2d:
