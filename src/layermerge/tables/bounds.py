@@ -47,11 +47,18 @@ def largest_gain(ceiling: float) -> float:
     return 1.0 if 0 <= ceiling <= 1 else math.inf
 
 
+def untouched_of(plan: Plan, workloads: Mapping[str, Workload | None]) -> list[Workload]:
+    """The workloads of single layers as they are."""
+    found = (workloads.get(candidate.key) for candidate in plan.candidates if candidate.untouched)
+    return [workload for workload in found if workload is not None]
+
+
 def in_order(plan: Plan, workloads: Mapping[str, Workload | None]) -> list[Workload]:
     """Every distinct workload: those of single layers as they are, then the others by their work."""
-    untouched = {_key(workloads, entry): None for entry in plan.candidates if entry.untouched}
+    untouched = {workload.key: workload for workload in untouched_of(plan, workloads)}
     distinct = {workload.key: workload for workload in workloads.values() if workload is not None}
-    return sorted(distinct.values(), key=lambda one: (one.key not in untouched, one.key in untouched or one.work))
+    others = [workload for key, workload in distinct.items() if key not in untouched]
+    return [*untouched.values(), *sorted(others, key=lambda one: one.work)]
 
 
 def _key(workloads: Mapping[str, Workload | None], candidate: Candidate) -> str | None:

@@ -24,7 +24,15 @@ from layermerge.runtimes.recording import Operator, Recording
 from layermerge.runtimes.registry import make_runtime
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
-from layermerge.tables.bounds import Objective, Stakes, bounded_by_sibling, in_order, limits, unfounded
+from layermerge.tables.bounds import (
+    Objective,
+    Stakes,
+    bounded_by_sibling,
+    in_order,
+    limits,
+    unfounded,
+    untouched_of,
+)
 from layermerge.tables.branches import Branch, branch_maker, branches_of
 from layermerge.tables.executors import reason_of
 from layermerge.tables.latency import LatencyTable, whole_ms
@@ -134,10 +142,13 @@ class _Filling:
         branches = {branch.key: branch for branch in job.branches}
         self.known.update(table.rows)
 
+        single = {workload.key for workload in untouched_of(job.plan, job.workloads)}
+        found = cache(self._limits)  # not before it is asked for: it rests on rows of single layers, which come first
+
         def measure(key: str) -> Row:
             if key in branches:
                 return self._measure_branch(clock(), branches[key])
-            limit_ms = self._limits().get(key, float("inf"))
+            limit_ms = float("inf") if key in single else found()[key]
             rows = ((distinct[one], row) for one, row in self.known.items() if one in distinct)
             return bounded_by_sibling(distinct[key], limit_ms, rows) or clock().measure(distinct[key], limit_ms)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -68,7 +69,7 @@ class Workload:
         _, height, width = self.output_shape
         return self.spec.weights * height * width if self.spec else 0
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Names the workload in any table: all that its time depends on. For people to read and programs to compare."""
         channels, height, width = self.input_shape
