@@ -120,7 +120,7 @@ def corrupt_images() -> None:
 
 def shorter_table(path: str) -> Spoil:
     """As an interrupted run leaves it."""
-    return lambda: Path(path).write_bytes(b"".join(Path(path).read_bytes().splitlines(keepends=True)[:-1])) and None
+    return lambda: Path(path).write_bytes(b"".join(Path(path).read_bytes().splitlines(keepends=True)[:4])) and None
 
 
 def other_weights() -> None:
@@ -434,7 +434,10 @@ def test_a_wrong_call_is_one_line_and_costs_nothing(run: Run, workshop: Path, wr
     assert wrong.says in line
     assert line.startswith("failed: " if wrong.code == 1 else "error: ")
     after = contents(workshop)
-    assert {name for name in before if after.get(name) != before[name]} == set()
+    changed = {name for name in before if after.get(name) != before[name]}
+    # What was measured on the way to the answer that nothing is fast enough is kept.
+    assert changed <= ({"a/latency.jsonl"} if "smallest reachable" in wrong.says else set())
+    assert all(after[name].startswith(before[name]) for name in changed)
     assert not [name for name in after if "/." in name and not name.endswith("/.finetune.lock")], (
         "leftovers of a write that did not end"
     )
