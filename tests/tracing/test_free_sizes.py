@@ -148,6 +148,22 @@ def test_what_batch_and_size_decide_together_is_a_condition_too() -> None:
         net(free_sizes.image(32, 40, batch=30))
 
 
+def test_a_decision_by_the_batch_of_another_input_is_a_condition_too() -> None:
+    class Timed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = conv(3, 4), conv(4, 4)
+
+        def forward(self, x: Tensor, times: Tensor) -> Tensor:
+            x = F.relu(self.first(x))
+            return self.second(x if times.shape[0] * x.shape[2] < 1000 else x + 1)  # type: ignore[no-any-return]
+
+    net = lm.trace(Timed().eval(), (free_sizes.image(), torch.zeros(2)), free_size=True).module
+    net(free_sizes.image(32, 9, batch=3), torch.zeros(3))
+    with pytest.raises(InputError, match=r"^input 'x' is 3x32x9 but the network was traced for sizes where .* < 1000"):
+        net(free_sizes.image(32, 9, batch=40), torch.zeros(40))
+
+
 def test_a_decision_survives_being_traced_again() -> None:
     once = free(multiples_of_four)
     again = lm.trace(lm.merge(lm.rewrite(once, [])), free_sizes.image(), free_size=True)

@@ -193,9 +193,9 @@ def add_input_checks(graph: fx.Graph, watch: SizeWatch | None) -> None:
                 graph.call_function(require_value, (node, name, value))
         if watch is not None:
             _require_free(images, watch)
-            writer = FormulaWriter(
-                graph, _symbol_sides(images, (*_SIDES, _BATCH)), _symbol_sides(images, _SIDES).keys()
-            )
+            batched = [node for node in inputs if isinstance(node.meta.get("val"), Tensor) and node.meta["val"].dim()]
+            sizes = _symbol_sides(images, _SIDES)
+            writer = FormulaWriter(graph, _symbol_sides(batched, (_BATCH,)) | sizes, sizes)
             _add_conditions(graph, images, writer, watch)
     if watch is not None:
         _derive_sizes(graph, writer)
