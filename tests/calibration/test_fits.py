@@ -147,6 +147,17 @@ def test_the_ridge_is_chosen_on_held_out_places_and_a_fit_that_does_not_help_is_
     assert best_correction(fitted, moments_of(kernel, "kernel", other, apply_kernel(kernel, other, {}))) is None
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_where_nothing_is_left_rounding_makes_no_error_negative(seed: int) -> None:
+    start, truth = kernel_of(SPECS["pointwise"], seed=seed), kernel_of(SPECS["pointwise"], seed=seed + 50)
+    x = random(6, 4, 9, 8, seed=seed + 99)
+    moments = moments_of(start, "kernel", x, apply_kernel(truth, x, {}))
+    correction = best_correction(moments, moments)
+    assert correction is not None
+    assert moments.error(correction) >= 0
+    torch.testing.assert_close(corrected(start, "kernel", correction).weight, truth.weight, atol=1e-4, rtol=0)
+
+
 def test_features_that_are_zero_everywhere_leave_their_weights_alone() -> None:
     spec = SPECS["depthwise"]
     kernel, x = kernel_of(spec), random(6, 5, 9, 8, seed=5)

@@ -157,7 +157,7 @@ class Moments:
         if correction is None:
             return total
         gained = 2 * (correction * self.cross).sum() - (correction * (self.gram @ correction)).sum()
-        return total - float(gained)
+        return max(0.0, total - float(gained))  # not below it by rounding, where nothing is left
 
 
 def solve_ridge(moments: Moments, ridge: float) -> Tensor:
