@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import layermerge as lm
 from agreement import differences, to_double
 from layermerge.errors import TraceError
 from layermerge.tracing.gradients import compare_gradients
+from layermerge.tracing.trace import Trace
 from oracles import relative_difference
 from solutions import random_solution
 from zoo_registry import conv
@@ -105,6 +107,14 @@ def example(batch: int = 2) -> Tensor:
     return torch.randn(batch, 3, 9, 9, generator=torch.Generator().manual_seed(1))
 
 
+@cache
+def traced_network(way: Callable[[Net, Tensor], Any]) -> tuple[Net, Trace]:
+    """In float32; what computes with them copies them."""
+    torch.manual_seed(0)
+    model = Net(way)
+    return model, lm.trace(model, example())
+
+
 def gradients(module: nn.Module, x: Tensor) -> dict[str, Tensor | None]:
     out = module(x)
     first = out[0] if isinstance(out, tuple) else out
@@ -119,9 +129,8 @@ def by_name(way: Callable[..., Any]) -> str:
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("way", WAYS, ids=by_name)
 def test_gradients_are_those_of_the_model(way: Callable[[Net, Tensor], Any], train: bool) -> None:
-    torch.manual_seed(0)
-    model = Net(way)
-    lifted = copy.deepcopy(lm.trace(model, example()).module)
+    model, traced = traced_network(way)
+    model, lifted = copy.deepcopy(model), copy.deepcopy(traced.module)
     expected = gradients(model.double().train(train), example().double())
     actual = gradients(lifted.double().train(train), example().double())
     assert any(gradient is not None for gradient in expected.values())
@@ -133,8 +142,7 @@ def test_gradients_are_those_of_the_model(way: Callable[[Net, Tensor], Any], tra
 
 @pytest.mark.parametrize("way", WAYS, ids=by_name)
 def test_they_merge_exactly(way: Callable[[Net, Tensor], Any]) -> None:
-    torch.manual_seed(0)
-    traced = lm.trace(Net(way), example())
+    _, traced = traced_network(way)
     menu = lm.plan(traced)
     for seed in range(3):
         rewritten = lm.rewrite(traced, random_solution(menu, random.Random(seed))).eval().double()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -170,11 +171,12 @@ def example(batch: int = 2) -> Tensor:
     return torch.randn(batch, 3, 9, 9, generator=torch.Generator().manual_seed(3))
 
 
+@cache
 def written_network(write: Callable[[Tensor, Tensor], Tensor]) -> tuple[Written, Trace]:
+    """In float32; what computes with them copies them."""
     torch.manual_seed(0)
     model = Written(write)
-    traced = lm.trace(model, example())
-    return model.double(), traced
+    return model, lm.trace(model, example())
 
 
 def gradients(module: nn.Module, x: Tensor) -> dict[str, Tensor | None]:
@@ -185,7 +187,7 @@ def gradients(module: nn.Module, x: Tensor) -> dict[str, Tensor | None]:
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
 def test_outputs_and_gradients_are_those_of_the_model(write: Callable[[Tensor, Tensor], Tensor]) -> None:
     model, traced = written_network(write)
-    lifted, x = copy.deepcopy(traced.module).double(), example(3).double()
+    model, lifted, x = copy.deepcopy(model).double(), copy.deepcopy(traced.module).double(), example(3).double()
     assert relative_difference(model(x.clone()), lifted(x.clone())) <= 1e-12
     expected, actual = gradients(model, x), gradients(lifted, x)
     for name, gradient in expected.items():
@@ -211,7 +213,7 @@ def test_padding_moves_to_the_written_map(write: Callable[[Tensor, Tensor], Tens
     menu = lm.plan(traced)
     both = next(one for one in menu.candidates if one.kept == ("b", "c"))
     rewritten = lm.rewrite(traced, [both], add_activation=False).eval().double()
-    x = example(3).double()
+    model, x = copy.deepcopy(model).double(), example(3).double()
     with torch.no_grad():
         y = F.pad(write(F.elu(model.a(x)), x.clone()), (2, 2, 2, 2))
         expected = F.conv2d(F.conv2d(y, model.b.weight, model.b.bias), model.c.weight, model.c.bias)
