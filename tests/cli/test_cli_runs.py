@@ -56,7 +56,7 @@ def test_compress_prints_figures_and_where_they_are(run: Run, compressed: Path) 
     assert lines[0] == "python:tiny_runs:network: layermerge at 70%"
     assert lines[1].split() == ["before", "after"]
     assert lines[2].startswith("latency (ms)  10.290")
-    assert "times as fast (budget 7.203, predicted " in lines[2]
+    assert "times as fast (budget 7.203; predicted 6.754 ± " in lines[2]
     assert lines[3].startswith("accuracy (%)")
     assert lines[4].startswith("convolutions")
     assert lines[5].split() == [str(Path("a/report.html")), *["the", "report:", "open", "it", "in", "a", "browser"]]

@@ -161,7 +161,7 @@ def test_half_as_long() -> None:
 def test_sequential_is_depth_then_layeronly_on_what_was_merged(first: Result) -> None:
     before = tables(first)
     result = run_method(run(first, first_budget="80%"), "sequential", "65%")
-    assert tables(first) == before
+    assert only_learned(before, tables(first))
     stage = home(first) / "depth" / "80pct" / "plain-half"
     chosen = document(stage / "solution.json")["candidates"]
     assert all(candidate["kept"] == candidate["layers"] for candidate in chosen)
