@@ -81,9 +81,13 @@ def recorded(model: nn.Module, inputs: Any) -> list[Call]:
 def _owners(model: nn.Module, stack: list[str]) -> Iterator[None]:
     """Keeps the names of the modules that are being called on `stack`, the innermost last."""
     handles: list[Any] = []
+
+    def leave(*_args: Any) -> None:
+        stack.pop()  # what a hook returns would replace the module's output
+
     for name, module in model.named_modules():
         handles.append(module.register_forward_pre_hook(lambda *_args, name=name: stack.append(name)))
-        handles.append(module.register_forward_hook(lambda *_args: stack.pop() and None))
+        handles.append(module.register_forward_hook(leave))
     try:
         yield
     finally:

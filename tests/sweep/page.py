@@ -28,7 +28,8 @@ segmentation_models_pytorch, networks of diffusers, and two of ultralytics' dete
   else reads what is computed on the way.
 - **difference**: the largest max\\|a-b\\| / max\\|a\\| between the rewritten and the merged network over three random
   solutions, in float64, at the outputs and at every map that both still compute. Statistics and weights of norms, biases
-  and layer scales are made random first, and kernels are scaled so that every conv's output has size 1.
+  and layer scales are made random first, and kernels are scaled so that every conv's output has size 1, in the original and
+  again in the rewritten network, as training would keep it.
 - **ONNX**: the same between the merged network and its file in onnxruntime, in float32, at two batch sizes.
 - **seconds**: of processor time that `trace` and `plan` took, at the input given, with one thread.
 """
