@@ -6,8 +6,8 @@ What is served is run by onnxruntime all the same.
 
 from __future__ import annotations
 
-import json
 import copy
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
