@@ -175,7 +175,9 @@ def capture(model: nn.Module, inputs: Inputs) -> Capture:
         # Not the batch size that the model has probably run with: one that keeps what it computed for a shape (a detector its
         # anchors) would compare it with the free one, and so fix it.
         free = inputs.resized(max(2, inputs.batch) + 1).cloned()
-        batched = "give inputs with a leading batch dimension, such as torch.randn(2, 3, 224, 224), whose size may change"
+        batched = (
+            "give inputs with a leading batch dimension, such as torch.randn(2, 3, 224, 224), whose size may change"
+        )
         with located(tried, f"the model does not run at batch size {free.batch}", batched):
             tried(*free.cloned().args, **free.cloned().kwargs)
         advice = "control flow that depends on tensor values, or a fixed batch size, cannot be traced: move it out of forward()"
