@@ -72,7 +72,8 @@ class Case:
     scores: dict[str, float]
     runtime: Runtime
     table: LatencyTable
-    alone: dict[str, float]
+    alone: Path
+    """Rows of the baseline, as far as they were needed."""
 
     def merged(self, candidates: Sequence[lm.Candidate]) -> nn.Module:
         return lm.merge(lm.rewrite(self.trace, candidates))
@@ -98,8 +99,17 @@ class Case:
         found["again"] = self._again(met.candidates) * self.table.original_ms / allowed
         final = (met.measured_ms or 0.0) / self.table.original_ms
         found["flops_off"] = self._share(met.candidates, lambda one: float(one.work)) / final - 1
-        found["alone_off"] = self._share(met.candidates, lambda one: self.alone.get(one.key, 0.0)) / final - 1
+        alone = self._alone([*met.candidates, *(each for each in self.plan.candidates if each.untouched)])
+        found["alone_off"] = self._share(met.candidates, lambda one: alone.get(one.key, 0.0)) / final - 1
         return found
+
+    def _alone(self, candidates: Sequence[lm.Candidate]) -> dict[str, float]:
+        """The baseline's rows of these candidates."""
+        known: dict[str, float] = json.loads(self.alone.read_text()) if self.alone.is_file() else {}
+        distinct = {one.key: one for each in candidates if (one := self.table.workloads[each.key])}
+        known |= timed_alone(self.runtime, [one for key, one in distinct.items() if key not in known])
+        self.alone.write_text(json.dumps(known))
+        return known
 
     def _again(self, candidates: Sequence[lm.Candidate]) -> float:
         """The median of five windows beside the original."""
@@ -131,17 +141,6 @@ def timed_alone(runtime: Runtime, workloads: Sequence[Workload]) -> dict[str, fl
         )
         run = runtime.prepare(conv, Inputs((torch.randn(1, *workload.input_shape),), {}), small=True)
         found[workload.key] = runtime.time({"conv": run}, ALONE)["conv"].value_ms
-    return found
-
-
-def needed_alone(path: Path, runtime: Runtime, table: LatencyTable) -> dict[str, float]:
-    """The baseline's rows for everything that is not hopeless, measured once."""
-    if path.is_file():
-        return dict(json.loads(path.read_text()))
-    distinct = {one.key: one for one in table.workloads.values() if one is not None}
-    wanted = [one for key, one in distinct.items() if table.table[key].status == "ok"]
-    found = timed_alone(runtime, wanted)
-    path.write_text(json.dumps(found))
     return found
 
 
@@ -181,7 +180,7 @@ def main() -> None:
             began = time.perf_counter()
             table = lm.measure_latency(plan, trace=trace, runtime=chosen, path=path)
             print(f"{name} {runtime}: {table}; {time.perf_counter() - began:.0f} s", flush=True)
-            alone = needed_alone(path.with_suffix(".alone.json"), chosen, table)
+            alone = path.with_suffix(".alone.json")
             case = Case(name, trace, plan, stand_in_scores(trace, plan), chosen, table.fresh, alone)
             for budget in budgets:
                 found = case.run(budget)
