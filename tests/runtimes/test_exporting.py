@@ -281,6 +281,30 @@ def test_inputs_that_the_network_cannot_take(tmp_path: Path, merged: Any, suffix
     assert list(tmp_path.iterdir()) == []
 
 
+class Diagonal(nn.Module):
+    """Writes to a diagonal of a map, which torch does not express in ONNX."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.first(x))
+        torch.diagonal(y, dim1=2, dim2=3).zero_()
+        result: Tensor = self.second(y)
+        return result
+
+
+def test_what_torch_cannot_write_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    given = torch.randn(2, 3, 8, 8)
+    network = lm.merge(lm.rewrite(lm.trace(Diagonal(), given), []))
+    with pytest.raises(ArtifactError, match="^torch cannot write this network as ONNX: .*nothing written") as caught:
+        lm.export(network, tmp_path / "a.onnx", given)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+    lm.export(network, tmp_path / "a.pt2", given)
+
+
 def test_a_missing_package_is_named(tmp_path: Path, merged: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
     message = r"^exporting to ONNX needs onnxscript, which is not installed; try: pip install 'layermerge\[export\]'$"

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from layermerge.errors import require_package
+from layermerge.errors import ArtifactError, first_line, require_package
 from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.uninterrupted import uninterrupted
 
@@ -38,19 +38,24 @@ def write_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
     names = list(inputs.bound_to(module))
     outputs = pytree.tree_leaves(run_once(module, inputs))
     free = inputs.resized(max(2, inputs.batch))
-    with quiet():
-        torch.onnx.export(
-            module,
-            free.args,
-            path,
-            kwargs=dict(free.kwargs),
-            input_names=names,
-            output_names=[f"output_{index}" if len(outputs) > 1 else "output" for index in range(len(outputs))],
-            dynamic_shapes=_named_shapes(module, free),
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
+    try:
+        with quiet():
+            torch.onnx.export(
+                module,
+                free.args,
+                path,
+                kwargs=dict(free.kwargs),
+                input_names=names,
+                output_names=[f"output_{index}" if len(outputs) > 1 else "output" for index in range(len(outputs))],
+                dynamic_shapes=_named_shapes(module, free),
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as error:
+        raise ArtifactError(
+            f"torch cannot write this network as ONNX: {first_line(error.__cause__ or error)}; nothing written, try .pt2"
+        ) from error
 
 
 def write_onnx_quickly(module: nn.Module, path: Path, inputs: Inputs) -> None:
