@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
+from sweep.networks import all_networks
 from sweep.results import Finding, Results
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
@@ -65,6 +66,11 @@ def page_text(findings: Iterable[Finding]) -> str:
     if failed:
         reasons = "\n".join(f"- `{finding.name}`: {finding.failure}" for finding in failed)
         parts.append(f"## What does not work\n\n{reasons}\n")
+    examined = {finding.name for finding in ordered}
+    if waiting := [f"`{name}`" for name in sorted(all_networks()) if name not in examined]:
+        parts.append(
+            f"## Not examined yet\n\nOf the list of the sweep, which goes on with them: {', '.join(waiting)}.\n"
+        )
     return "\n".join(parts)
 
 
