@@ -298,7 +298,7 @@ class Diagonal(nn.Module):
 def test_what_torch_cannot_write_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     given = torch.randn(2, 3, 8, 8)
     network = lm.merge(lm.rewrite(lm.trace(Diagonal(), given), []))
-    with pytest.raises(ArtifactError, match="^torch cannot write this network as ONNX: .*nothing written") as caught:
+    with pytest.raises(ArtifactError, match=r"^torch cannot write this network as ONNX: .*nothing written") as caught:
         lm.export(network, tmp_path / "a.onnx", given)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
