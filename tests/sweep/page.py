@@ -69,7 +69,7 @@ def page_text(findings: Iterable[Finding]) -> str:
     examined = {finding.name for finding in ordered}
     if waiting := [f"`{name}`" for name in sorted(all_networks()) if name not in examined]:
         parts.append(
-            f"## Not examined yet\n\nOf the list of the sweep, which goes on with them: {', '.join(waiting)}.\n"
+            f"## Not examined yet\n\nThe figures above are not of these, mostly larger networks: {', '.join(waiting)}.\n"
         )
     return "\n".join(parts)
 
