@@ -175,7 +175,7 @@ def test_the_real_clock_counts_milliseconds() -> None:
 def test_steady_passes_are_timed_for_the_least_time_all_the_same() -> None:
     machine = Machine(a=[4], b=[6])
     settings = ClockSettings(warm_up=0, least_rounds=2, most_rounds=100, seconds=2.0, least_seconds=0.1)
-    samples = time_side_by_side(machine.runs, settings, now=lambda: machine.seconds)
+    samples = machine.time(settings)
     assert samples["a"].rounds == 10  # of 10 ms each
 
 
