@@ -9,37 +9,26 @@ a range was dropped. Guarantees: on held-out images its outputs are no farther f
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
-from math import prod
 
 import torch
 from torch import nn
 
 from layermerge.arguments import Count, checked
-from layermerge.calibration.behind import Function
-from layermerge.calibration.fits import Moments, apply_kernel, best_correction, blocks, choose_form
+from layermerge.calibration.fits import Effort
+from layermerge.calibration.network_fit import NetworkFit
 from layermerge.calibration.norms import reestimate, stale_norms
-from layermerge.calibration.place_fit import Pair, PlaceFit
-from layermerge.calibration.places import Place, find_places, unchanged
-from layermerge.calibration.sample import Sample, Sources
-from layermerge.calibration.trainable import Spread, write_kernel
+from layermerge.calibration.place_fit import Pair
+from layermerge.calibration.places import unchanged
+from layermerge.calibration.sample import Sample, Sources, batch_size_for
 from layermerge.calibration.walk import Walk
-from layermerge.conv import ConvSpec
 from layermerge.errors import SurgeryError
 from layermerge.surgery.check import require_finite
-from layermerge.surgery.fitted import condense
-from layermerge.surgery.kernels import Kernel
-from layermerge.surgery.regions import region_kernel
-from layermerge.surgery.rewrite import FitForm, FittedRange, RewrittenModule
+from layermerge.surgery.rewrite import RewrittenModule
 from layermerge.tracing.fingerprint import fingerprint
 from layermerge.tracing.lift import LiftedModule
 from layermerge.tracing.modes import evaluating
 from layermerge.tracing.trace import Trace, trace
 
-_LARGEST_MAP_BYTES = 16 << 20
-"""Of a batch, at the network's largest feature map."""
-_MOST_IMAGES = 64
-"""In a batch."""
 _HELD_BYTES = 64 << 20
 """What each of the two networks keeps of what it has computed, over all batches that are fitted on."""
 
@@ -64,15 +53,15 @@ def calibrate(
     original = _original(net, teacher)
     require_finite(original)
     require_finite(net)
-    sample = Sample.of(images, net.surgery.inputs, count, _batch_size(net))
+    sample = Sample.of(images, net.surgery.inputs, count, batch_size_for(net.surgery.structure))
     best, trial = copy.deepcopy(net).eval(), copy.deepcopy(net).eval()
     with evaluating(original), torch.no_grad():
         least = _distance(best, original, sample)
-        _Calibration(trial, original, sample).run()
+        NetworkFit(trial, original, _pairs(trial, original, sample), Effort()).run()
         if (distance := _distance(trial, original, sample)) < least:
             best, least = trial, distance
         norms = stale_norms(best, unchanged(best, original))
-        before = reestimate(best, norms, sample.fitted)
+        before = reestimate(norms, Walk(best, sample.fitted, 0))
         if not _distance(best, original, sample) < least:
             for buffer, value in before.items():
                 buffer.copy_(value)
@@ -96,11 +85,6 @@ def _original(net: RewrittenModule, teacher: Trace | nn.Module | None) -> Lifted
     return traced.module
 
 
-def _batch_size(net: RewrittenModule) -> int:
-    shapes = [shape for layer in net.surgery.structure.layers for shape in (layer.input_shape, layer.output_shape)]
-    return max(1, min(_MOST_IMAGES, _LARGEST_MAP_BYTES // (4 * max(map(prod, shapes)))))
-
-
 def _distance(student: LiftedModule, original: LiftedModule, sample: Sample) -> float:
     """Of the outputs for held-out images: squared difference over the square of the original's."""
     difference = size = 0.0
@@ -112,81 +96,10 @@ def _distance(student: LiftedModule, original: LiftedModule, sample: Sample) -> 
     return difference / max(size, 1e-30)
 
 
-class _Calibration:
-    """Fits a network place by place; what lies before a place is final when it is fitted."""
-
-    def __init__(self, student: RewrittenModule, teacher: LiftedModule, sample: Sample) -> None:
-        self.student, self.teacher, self.sample = student, teacher, sample
-        self.fitted, self.held_out = (
-            Pair(Walk(student, batches, size), Walk(teacher, batches, size))
-            for batches, size in ((sample.fitted, _HELD_BYTES), (sample.held_out, _HELD_BYTES // 4))
-        )
-        self.fits: list[FittedRange] = []
-
-    def run(self) -> None:
-        for place in find_places(self.student, self.teacher, self.fitted.student):
-            kernel = self._kernel(place)
-            form = choose_form(kernel.spec, self._count_outputs(place))
-            found = PlaceFit(self.fitted, self.held_out, place, kernel, form).best(self._function(place))
-            if place.norm is not None:
-                self._refit_norm(place, found or kernel)
-            if found is not None:
-                self._write(place, found, form)
-        surgery = self.student.surgery
-        known = {(fit.start, fit.end): fit for fit in (*surgery.fits, *self.fits)}
-        self.student.surgery = replace(surgery, fits=tuple(known[span] for span in sorted(known)))
-
-    def _kernel(self, place: Place) -> Kernel:
-        if place.region is not None:
-            return region_kernel(self.student, place.region)
-        linear = self._linear(place)
-        spec = ConvSpec(linear.in_features, linear.out_features, (1, 1))
-        return Kernel.of(linear.weight[:, :, None, None], linear.bias, spec)
-
-    def _linear(self, place: Place) -> nn.Linear:
-        linear = self.student.get_submodule(str(place.start.target))
-        assert isinstance(linear, nn.Linear)
-        return linear
-
-    def _function(self, place: Place) -> Function | None:
-        module = None if place.activation is None else self.student.get_submodule(place.activation)
-        # Values are looked at one by one, whatever channel they are of.
-        return None if module is None or any(True for _ in module.parameters()) else module
-
-    def _count_outputs(self, place: Place) -> int:
-        given = next(self.fitted.each(place))
-        images = sum(inputs.batch for inputs in self.sample.fitted)
-        return given.target.numel() // given.target.shape[1] * images // self.sample.fitted[0].batch
-
-    def _write(self, place: Place, kernel: Kernel, form: FitForm) -> None:
-        if place.region is None:
-            linear = self._linear(place)
-            linear.weight.copy_(kernel.weight[:, :, 0, 0])
-            linear.bias.copy_(kernel.bias)
-            return
-        outputs = (apply_kernel(kernel, given.x, given.shifts) for given in self.fitted.each(place))
-        spread = Spread.of(outputs)
-        write_kernel(condense(self.student, place.region, kernel), kernel, spread)
-        candidate = self.student.surgery.regions[place.region].candidate
-        self.fits.append(FittedRange(candidate.start, candidate.end, form))
-        for pair in (self.fitted, self.held_out):
-            pair.student.refresh()
-
-    def _refit_norm(self, place: Place, kernel: Kernel) -> None:
-        """Weight and bias of the statistical norm behind a region, so that its output is nearest to the original's."""
-        norm = self.student.get_submodule(str(place.norm))
-        weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
-        channels = kernel.spec.out_channels
-        if weight is None or bias is None or weight.shape != (channels,):
-            return
-        sums = Moments(), Moments()
-        for pair, moments in zip((self.fitted, self.held_out), sums, strict=True):
-            for given in pair.each(place):
-                output = norm(apply_kernel(kernel, given.x, given.shifts))
-                everywhere = torch.arange(output[0, 0].numel())
-                for block in blocks("affine", kernel.spec, given.x, everywhere, output, given.target - output):
-                    moments.add(block)
-        if (correction := best_correction(*sums)) is not None:
-            slope, offset = 1 + correction[:, 0, 0], correction[:, 1, 0]
-            weight.copy_(weight.double() * slope)
-            bias.copy_(bias.double() * slope + offset)
+def _pairs(student: LiftedModule, original: LiftedModule, sample: Sample) -> tuple[Pair, Pair]:
+    """Both networks on the images that are fitted on, and on those that are held out."""
+    fitted, held_out = (
+        Pair(Walk(student, batches, size), Walk(original, batches, size))
+        for batches, size in ((sample.fitted, _HELD_BYTES), (sample.held_out, _HELD_BYTES // 4))
+    )
+    return fitted, held_out

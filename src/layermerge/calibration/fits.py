@@ -19,14 +19,10 @@ from layermerge.conv import ConvSpec, Pair
 from layermerge.surgery.kernels import Kernel
 from layermerge.surgery.rewrite import FitForm
 
-MOST_UNKNOWNS = 4096
-"""Of one group, and the root of all entries of the Gram matrices: 128 MiB of them."""
 RIDGES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """In units of the features' mean square."""
 TOLERANCE = 0.02
 """By how much more of the error on held-out places a larger ridge, and so smaller corrections, is worth."""
-PLACES_PER_UNKNOWN, FEWEST_PLACES = 64, 1 << 14
-"""How many places are looked at; neighbours say nearly the same."""
 _BLOCK = 1 << 22
 """Entries of a block of features: 32 MiB in float64."""
 
@@ -34,12 +30,25 @@ Block = tuple[Tensor, Tensor]
 """Features (groups, unknowns, places), the last of them 1; residuals (groups, outputs, places)."""
 
 
-def choose_form(spec: ConvSpec, places: int) -> FitForm:
+@dataclass(frozen=True)
+class Effort:
+    """How much a fit may cost."""
+
+    most_unknowns: int = 4096
+    """Of one group, and the root of all entries of the Gram matrices: 128 MiB of them."""
+    places_per_unknown: int = 64
+    """How many places are looked at, spread evenly over the maps; neighbours say nearly the same."""
+    fewest_places: int = 1 << 14
+    rounds: int = 2
+    """How often the values before an activation are aimed at anew, from where the last fit has brought them."""
+
+
+def choose_form(spec: ConvSpec, places: int, effort: Effort) -> FitForm:
     """The largest form whose Gram matrices are small enough and whose unknowns are half as many as the places, or fewer."""
     forms: tuple[FitForm, ...] = ("kernel", "mixing")
     for form in forms:
-        unknowns = count_unknowns(form, spec)
-        small = unknowns <= MOST_UNKNOWNS and spec.groups * unknowns**2 <= MOST_UNKNOWNS**2
+        unknowns, most = count_unknowns(form, spec), effort.most_unknowns
+        small = unknowns <= most and spec.groups * unknowns**2 <= most**2
         if small and 2 * (unknowns + 1) <= places:
             return form
     return "affine"
@@ -52,9 +61,9 @@ def count_unknowns(form: FitForm, spec: ConvSpec) -> int:
     return spec.in_channels // spec.groups * prod(spec.kernel) if form == "kernel" else spec.out_channels // spec.groups
 
 
-def count_places(form: FitForm, spec: ConvSpec) -> int:
+def count_places(form: FitForm, spec: ConvSpec, effort: Effort) -> int:
     """How many places a fit looks at, in all images together."""
-    return max(FEWEST_PLACES, PLACES_PER_UNKNOWN * count_unknowns(form, spec))
+    return max(effort.fewest_places, effort.places_per_unknown * count_unknowns(form, spec))
 
 
 def apply_kernel(kernel: Kernel, x: Tensor, shifts: dict[str, Tensor]) -> Tensor:
@@ -143,10 +152,6 @@ class Moments:
         cross, energy = features @ residuals.transpose(1, 2), residuals.square().sum(2)
         self.cross = cross if self.cross is None else self.cross.add_(cross)
         self.energy = energy if self.energy is None else self.energy.add_(energy)
-
-    def retargeted(self) -> Moments:
-        """The same features, of which nothing is summed again, for other residuals."""
-        return Moments(self.gram)
 
     def error(self, correction: Tensor | None = None) -> float:
         """The sum of squared residuals that a correction leaves; without one, what is there."""

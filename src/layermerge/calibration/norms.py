@@ -10,7 +10,6 @@ from torch import Tensor, fx
 from layermerge.calibration.walk import Walk
 from layermerge.surgery.fitted import Norm
 from layermerge.surgery.rewrite import RewrittenModule
-from layermerge.tracing.inputs import Inputs
 
 
 def stale_norms(module: RewrittenModule, unchanged: Collection[fx.Node]) -> list[Norm]:
@@ -27,8 +26,8 @@ def stale_norms(module: RewrittenModule, unchanged: Collection[fx.Node]) -> list
     return found
 
 
-def reestimate(module: RewrittenModule, norms: Sequence[Norm], batches: Sequence[Inputs]) -> dict[Tensor, Tensor]:
-    """Takes the norms' statistics from one pass over all batches, and returns what they were, by buffer."""
+def reestimate(norms: Sequence[Norm], walk: Walk) -> dict[Tensor, Tensor]:
+    """Takes the norms' statistics from one pass over the walk's batches, and returns what they were, by buffer."""
     buffers = [buffer for norm in norms for buffer in norm.buffers()]
     before = {buffer: buffer.clone() for buffer in buffers}
     momenta = [norm.momentum for norm in norms]
@@ -37,7 +36,7 @@ def reestimate(module: RewrittenModule, norms: Sequence[Norm], batches: Sequence
         norm.momentum = None  # the mean over all batches
         norm.train()
     with torch.no_grad():
-        for _ in Walk(module, batches, 0).outputs():
+        for _ in walk.outputs():
             pass
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum

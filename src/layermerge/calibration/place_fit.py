@@ -6,13 +6,14 @@ none is better on held-out images. Where an activation follows, what counts is i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
-from torch import Tensor
+from torch import Tensor, fx
 
 from layermerge.calibration.behind import Function, Placing, PlacingSearch, nearest_hit
 from layermerge.calibration.fits import (
+    Effort,
     Moments,
     apply_kernel,
     at_places,
@@ -25,12 +26,9 @@ from layermerge.calibration.fits import (
 from layermerge.calibration.places import Place
 from layermerge.calibration.trainable import Spread
 from layermerge.calibration.walk import Walk
+from layermerge.conv import ConvSpec
 from layermerge.surgery.kernels import Kernel
 from layermerge.surgery.rewrite import FitForm
-
-ROUNDS = 2
-"""How often the values before an activation are aimed at anew, from where the last fit has brought them."""
-
 
 _GOLDEN = (5**0.5 - 1) / 2
 
@@ -45,12 +43,32 @@ class Given:
     target: Tensor
 
 
+class Grams:
+    """Gram matrices of what kernels read of the original's maps, by map and geometry; the latest ones, up to some bytes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self._kept: dict[tuple[object, ...], Tensor] = {}
+
+    def find(self, key: tuple[object, ...]) -> Tensor | None:
+        return self._kept.get(key)
+
+    def keep(self, key: tuple[object, ...], gram: Tensor) -> None:
+        self._kept[key] = gram
+        while len(self._kept) > 1 and sum(one.nbytes for one in self._kept.values()) > self.most_bytes:
+            del self._kept[next(iter(self._kept))]
+
+
 @dataclass(frozen=True, eq=False)
 class Pair:
     """Both networks on the same batches."""
 
     student: Walk
     teacher: Walk
+    grams: Grams | None = None
+    """Where fits of several networks share them."""
+    same: Mapping[fx.Node, fx.Node] = field(default_factory=dict)
+    """The student's nodes that compute what the original's do."""
 
     def each(self, place: Place) -> Iterator[Given]:
         """Batch by batch; of a linear layer as maps of one pixel."""
@@ -62,6 +80,12 @@ class Pair:
             else:
                 shifts = dict(zip(place.shifts, rest, strict=False))
                 yield Given(x, shifts, rest[-1] if place.joins else 0.0, target)
+
+    def shared_key(self, place: Place, form: FitForm, spec: ConvSpec) -> tuple[object, ...] | None:
+        """What a Gram matrix depends on that other networks have too; None where it is the student's own."""
+        if self.grams is None or form != "kernel" or place.source not in self.same:
+            return None
+        return self.same[place.source].name, spec.kernel, spec.stride, spec.dilation, spec.padding, spec.groups
 
 
 def _rows(values: Tensor) -> Tensor:
@@ -90,9 +114,9 @@ Aim = Callable[[_Looked], Tensor]
 class PlaceFit:
     """A fit of one place in one form, which looks at some places of each map."""
 
-    def __init__(self, fitted: Pair, held_out: Pair, place: Place, kernel: Kernel, form: FitForm) -> None:
-        self.fitted, self.held_out = fitted, held_out
-        self.place, self.kernel, self.form = place, kernel, form
+    def __init__(self, pairs: tuple[Pair, Pair], place: Place, kernel: Kernel, form: FitForm, effort: Effort) -> None:
+        self.fitted, self.held_out = pairs
+        self.place, self.kernel, self.form, self.effort = place, kernel, form, effort
         self._moments: dict[Pair, Moments] = {}
 
     def best(self, function: Function | None) -> Kernel | None:
@@ -106,7 +130,7 @@ class PlaceFit:
     def _best_behind(self, function: Function, found: Kernel | None) -> Kernel | None:
         """Aims anew at what the activation maps to the right output, a few times; of all fits, the best behind it."""
         best, least = None, self._error_behind(self.kernel, function)
-        for left in range(ROUNDS, -1, -1):
+        for left in range(self.effort.rounds, -1, -1):
             if found is None:
                 break
             if (error := self._error_behind(found, function)) < least:
@@ -118,7 +142,7 @@ class PlaceFit:
 
     def _look(self, pair: Pair) -> Iterator[_Looked]:
         images = sum(inputs.batch for inputs in pair.student.batches)
-        each = -(-count_places(self.form, self.kernel.spec) // images)
+        each = -(-count_places(self.form, self.kernel.spec, self.effort) // images)
         for number, given in enumerate(pair.each(self.place)):
             high, wide = given.target.shape[2:]
             places = spread_places((high, wide), each, number * _GOLDEN % 1.0)
@@ -133,13 +157,22 @@ class PlaceFit:
 
     def _summed(self, pair: Pair, aim: Aim) -> Moments:
         """What the place reads is the same for every aim, so it is summed once."""
-        known = self._moments.get(pair)
-        moments = known.retargeted() if known else Moments()
+        moments = Moments(self._known_gram(pair))
+        known = moments.gram is not None
         for seen in self._look(pair):
             residual = aim(seen) - seen.joins - seen.output
             for block in blocks(self.form, self.kernel.spec, seen.given.x, seen.places, seen.output, residual):
-                moments.add(block, gram=known is None)
+                moments.add(block, gram=not known)
+        key = pair.shared_key(self.place, self.form, self.kernel.spec)
+        if pair.grams is not None and key is not None and moments.gram is not None:
+            pair.grams.keep(key, moments.gram)
         return moments
+
+    def _known_gram(self, pair: Pair) -> Tensor | None:
+        if (own := self._moments.get(pair)) is not None:
+            return own.gram
+        key = pair.shared_key(self.place, self.form, self.kernel.spec)
+        return pair.grams.find(key) if pair.grams is not None and key is not None else None
 
     def _error_behind(self, kernel: Kernel, function: Function) -> float:
         error = 0.0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -20,10 +21,15 @@ from layermerge.data.sets import Draw
 from layermerge.errors import DataError
 from layermerge.tasks.base import Task
 from layermerge.tracing.inputs import Inputs
+from layermerge.tracing.structure import Structure
 
 FEWEST = 20
 """Images, of which a fifth is held out."""
 _READ_AT_ONCE = 64
+_LARGEST_MAP_BYTES = 16 << 20
+"""Of a batch, at the network's largest feature map."""
+_MOST_IMAGES = 64
+"""In a batch."""
 _EVERY = 5
 
 Sources: TypeAlias = Annotated[Tensor | Iterable[Any] | Images | Task, READ_INSIDE]
@@ -57,6 +63,23 @@ class Sample:
                 f"{seen} images are too few to calibrate with; give at least {FEWEST}, better some hundreds"
             )
         return Sample(tuple(fitted), tuple(held_out), seen)
+
+
+def batch_size_for(structure: Structure) -> int:
+    """How many images a network is run on at a time."""
+    shapes = [shape for layer in structure.layers for shape in (layer.input_shape, layer.output_shape)]
+    return max(1, min(_MOST_IMAGES, _LARGEST_MAP_BYTES // (4 * max(map(prod, shapes)))))
+
+
+def held_out_inputs(task: Task, example: Inputs, batch_size: int) -> tuple[Inputs, ...]:
+    """What the task calls a network with, for its held-out images, in batches of at most `batch_size`."""
+    found = []
+    for batch in task.held_out_batches():
+        inputs = _like(_recorded(task, batch), example)
+        found += [_taken(inputs, part) for part in torch.split(torch.arange(inputs.batch), batch_size)]
+    if not found:
+        raise DataError(f"{type(task).__name__} has no held-out batches to compare outputs on; hold some images out")
+    return tuple(found)
 
 
 def _batches(images: Any, count: int) -> Iterator[Any]:

@@ -1,12 +1,13 @@
 """Walk: a network run piece by piece over batches, as its layers become final one after another.
 
 In: a graph module and batches of its inputs. Out: values of nodes, batch by batch. What has been computed is held and gone on
-from, up to a number of bytes in all; batches beyond it are computed from the start each time.
+from, up to a number of bytes in all; batches beyond it are computed from the start each time. A walk may begin where another
+stands, of a network that computes the same so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +49,23 @@ class Walk:
     def __init__(self, module: LiftedModule, batches: Sequence[Inputs], most_bytes: int) -> None:
         self.module, self.batches, self.most_bytes = module, batches, most_bytes
         self._held: dict[int, _Held] = {}
+        self._begin: Callable[[int], _Held] = lambda number: _Held(0, self._inputs(number), 0)
         self.refresh()
+
+    def behind(self, module: LiftedModule, twins: Mapping[fx.Node, fx.Node], first: fx.Node, most_bytes: int) -> Walk:
+        """A walk of another network that begins before its node `first`; `twins` are my nodes that compute the same."""
+        walk = Walk(module, self.batches, most_bytes)
+        done = walk.index[first]
+        needed = [node for node in walk.order[:done] if walk._last_use[node] >= done]
+        mine = [twins[node] for node in needed]
+        until = max((self.index[node] + 1 for node in mine), default=0)
+
+        def begin(number: int) -> _Held:
+            values = self._run(number, until, mine)
+            return _Held(done, {node: values[twin] for node, twin in zip(needed, mine, strict=True)}, 0)
+
+        walk._begin = begin
+        return walk
 
     def refresh(self) -> None:
         """To be called when nodes that have not been run yet were replaced."""
@@ -67,17 +84,21 @@ class Walk:
             values = self._run(number, done, wanted)
             yield [values[node] for node in wanted]
 
+    def returned(self) -> Iterator[Any]:
+        """What the network returns for each batch, in its own structure."""
+        for (given,) in self.each([self.order[-1]]):
+            yield self.module.graph.process_outputs(given)
+
     def outputs(self) -> Iterator[list[Tensor]]:
-        """The network's outputs for each batch: the floating-point tensors in them, in order."""
-        last = self.order[-1]
-        for (given,) in self.each([last]):
+        """The floating-point tensors of what it returns, in order."""
+        for given in self.returned():
             leaves = pytree.tree_leaves(given)
             yield [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
     def _run(self, number: int, done: int, wanted: Collection[fx.Node]) -> dict[fx.Node, Any]:
-        held = self._held.get(number) or _Held(0, self._inputs(number), 0)
+        held = self._held.get(number) or self._begin(number)
         if held.done > done or any(node not in held.values and self.index[node] < held.done for node in wanted):
-            held = _Held(0, self._inputs(number), 0)
+            held = self._begin(number)
         values = dict(held.values)
         self._interpreter.env = values
         with torch.no_grad():
@@ -88,7 +109,7 @@ class Walk:
                 for source in node.all_input_nodes:
                     if self._last_use[source] <= place and source not in wanted:
                         values.pop(source, None)
-        self._hold(number, done, values)
+        self._hold(number, done, values, wanted)
         return values
 
     def _inputs(self, number: int) -> dict[fx.Node, Any]:
@@ -103,9 +124,9 @@ class Walk:
         device = self.module.device
         return leaf.to(device, self.module.dtype) if leaf.is_floating_point() else leaf.to(device)
 
-    def _hold(self, number: int, done: int, values: dict[fx.Node, Any]) -> None:
+    def _hold(self, number: int, done: int, values: dict[fx.Node, Any], wanted: Collection[fx.Node]) -> None:
         self._held.pop(number, None)
-        live = {node: value for node, value in values.items() if self._last_use[node] >= done}
+        live = {node: value for node, value in values.items() if self._last_use[node] >= done or node in wanted}
         size = sum(leaf.nbytes for leaf in pytree.tree_leaves(list(live.values())) if isinstance(leaf, Tensor))
         if size + sum(held.size for held in self._held.values()) <= self.most_bytes:
             self._held[number] = _Held(done, live, size)

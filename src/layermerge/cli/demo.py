@@ -18,6 +18,9 @@ def demo(
     budget: Annotated[str, typer.Option(help="60% or 0.6, 1.8x or 12ms.")] = "60%",
     method: Annotated[str, typer.Option(help="layermerge, depth, layeronly, sequential, channels, ...")] = "layermerge",
     runtime: Annotated[str, typer.Option(help="torch, onnxruntime, openvino, ...")] = _RUNTIME,
+    finetune: Annotated[
+        str | None, typer.Option(metavar="none", help="none: no training, the network stays as calibrated.")
+    ] = None,
     run_dir: Annotated[
         Path | None, typer.Option("--run-dir", metavar="DIR", help="Where results go; runs/demo, or runs/demo-RUNTIME.")
     ] = None,
@@ -38,6 +41,7 @@ def demo(
     # A run directory holds the tables of one runtime.
     place = run_dir or Path("runs") / ("demo" if runtime == _RUNTIME else f"demo-{runtime}")
     changes = {"budgets": [text], "method": method, "runtime": runtime}
+    changes |= {} if finetune is None else {"finetune": finetune, "label": "untrained"}
     context = open_run(Flags(changes).recipe(place, shipped.RECIPE), place)
     result = compress_run(context, text)
     if as_json:

@@ -70,6 +70,13 @@ _SHARED: dict[str, tuple[str, Any]] = {
     ),
     "method": ("method", MethodOption),
     "label": ("label", LabelOption),
+    "finetune": (
+        "finetune",
+        Annotated[
+            str | None,
+            typer.Option("--finetune", metavar="none", help="none: no training, the network stays as calibrated."),
+        ],
+    ),
     "runtime": ("runtime", Annotated[str | None, typer.Option("--runtime", help="torch, onnxruntime, openvino, ...")]),
     "batch": ("batch_size", Annotated[int | None, typer.Option("--batch", "-b", min=1, help="Batch size to time.")]),
     "threads": ("threads", Annotated[int | None, typer.Option("--threads", min=1, help="Threads of the runtime.")]),

@@ -2,7 +2,8 @@
 
     RUN/recipe.yaml, plan.json, original.onnx, branches/, original.json, latency.jsonl, importance.jsonl, report.html
     RUN/METHOD/BUDGET/choice.json, channels.json
-    RUN/METHOD/BUDGET/LABEL/variant.json, result.json, model.onnx, what `finetune` and `save` write, and unmerged/
+    RUN/METHOD/BUDGET/LABEL/variant.json, calibration.json, result.json, model.onnx, what `finetune` and `save` write,
+        calibrated/ and unmerged/
 
 Names of folders are for people: which method, budget and label a file belongs to is said in the file.
 """
@@ -20,7 +21,7 @@ from layermerge.errors import ArtifactError
 from layermerge.files import digest, document_text, read_document, text_writer, write_document, write_files
 from layermerge.planning.plan import Plan
 from layermerge.runs.plan_file import PlanFile
-from layermerge.runs.records import ChannelShare, Choice, OriginalScore, Report, SavedNetwork, Variant
+from layermerge.runs.records import Calibration, ChannelShare, Choice, OriginalScore, Report, SavedNetwork, Variant
 from layermerge.runtimes.writing import for_serving, write_onnx
 from layermerge.surgery.merge import MergedModule
 from layermerge.tables.branches import Branch
@@ -88,6 +89,23 @@ class VariantDirectory(NetworkDirectory):
     def unmerged(self) -> NetworkDirectory:
         """The fine-tuned network before it was merged."""
         return NetworkDirectory(self.path / "unmerged")
+
+    @property
+    def calibrated(self) -> NetworkDirectory:
+        """The network that fine-tuning begins with, fitted to the original."""
+        return NetworkDirectory(self.path / "calibrated")
+
+    @property
+    def calibration(self) -> Path:
+        return self.path / "calibration.json"
+
+    def known_calibration(self, stamp: str) -> Calibration | None:
+        known = read_document(self.calibration, Calibration) if self.calibration.is_file() else None
+        return known if known is not None and known.stamp == stamp and self.calibrated.holds_network else None
+
+    def read_calibrated(self) -> float | None:
+        """The score before any training, where the network was calibrated."""
+        return read_document(self.calibration, Calibration).held_out if self.calibration.is_file() else None
 
     def second_stage(self, method: str) -> RunDirectory:
         """Where a method of two stages goes on from this network."""

@@ -10,12 +10,13 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from torch import nn
 
 from layermerge.baselines.channel_pruning import prune_channels, prune_to_latency
 from layermerge.baselines.student import make_student
-from layermerge.errors import PlanError
+from layermerge.errors import PlanError, RecipeError
 from layermerge.files import weights_digest, write_document
 from layermerge.planning.plan import METHODS as MENUS
 from layermerge.runs.context import Context, open_context
@@ -84,6 +85,8 @@ def _channels_then(method: str, context: Context, budget: str) -> Result:
 def _student(context: Context, budget: str) -> Result:
     """A narrower network of the same kind, trained from scratch by distillation for the same epochs."""
     recipe = context.settings.finetune
+    if recipe is None:
+        raise RecipeError("a student is trained from scratch; leave out finetune: none")
     variant, narrow = _pruned(context, "student", budget)
     if recipe.distill is None:
         recipe = recipe.model_copy(update={"distill": Distillation()})
@@ -131,8 +134,10 @@ def _half(context: Context) -> Context:
     return context.with_settings(settings.model_copy(update=changes))
 
 
-def half_of(recipe: Recipe) -> Recipe:
+def half_of(recipe: Recipe | None) -> Recipe | None:
     """Half as long; a step at least."""
+    if recipe is None:
+        return None
     if recipe.epochs is not None:
         return recipe.model_copy(update={"epochs": recipe.epochs / 2, "warmup_epochs": recipe.warmup_epochs / 2})
     return recipe.model_copy(update={"steps": max(1, (recipe.steps or 1) // 2)})
@@ -159,8 +164,8 @@ def _second_stage(context: Context, first: Result, method: str, name: str, budge
 def _bounded(settings: Settings) -> Settings:
     """A merged network has no norms left to tame its gradients: they are clipped, unless the recipe does so already."""
 
-    def clipped(recipe: Recipe) -> Recipe:
-        return recipe if recipe.clip_norm else recipe.model_copy(update={"clip_norm": 1.0})
+    def clipped(how: Any) -> Any:
+        return how.model_copy(update={"clip_norm": 1.0}) if isinstance(how, Recipe) and not how.clip_norm else how
 
     return settings.model_copy(
         update={"importance": clipped(settings.importance), "finetune": clipped(settings.finetune)}

@@ -45,7 +45,7 @@ def find_network(run_dir: Path, recipe: RunRecipe, *, unmerged: bool = False) ->
         return FoundNetwork(directory, None, recipe)
     if len(recipe.budgets) > 1:
         raise ArtifactError(f"the recipe has {len(recipe.budgets)} budgets; say which one with --budget")
-    method, (budget,) = method_name(recipe.method, recipe.objective), recipe.budgets
+    method, (budget,) = method_name(recipe.method, recipe), recipe.budgets
     variant = directory.variant(method, budget, recipe.label)
     place = variant if variant.holds_network and not unmerged else variant.unmerged
     if not place.holds_network:

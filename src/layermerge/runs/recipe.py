@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -15,6 +16,7 @@ import torch
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 from torch import Tensor
 
+from layermerge.calibration.sample import FEWEST
 from layermerge.data.preparation import STATISTICS, Augment, Interpolation, Preparation, Statistics
 from layermerge.data.readers import load_images
 from layermerge.data.sets import MOST_WORKERS, Loading
@@ -26,7 +28,10 @@ from layermerge.runs.yaml_text import LONGEST, read_yaml
 from layermerge.runtimes.base import Runtime, RuntimeSettings
 from layermerge.runtimes.registry import RUNTIMES, make_runtime
 from layermerge.solving.budget import budget_text
-from layermerge.tables.bounds import Objective
+from layermerge.tables.bounds import Objective, usual_objective
+from layermerge.tables.estimators.base import Estimator
+from layermerge.tables.estimators.calibrated import IMAGES, Calibrated
+from layermerge.tables.estimators.trained import Trained
 from layermerge.tables.executors import Executor, LocalProcesses, in_this_process
 from layermerge.tables.ray_cluster import RayCluster
 from layermerge.tasks.base import Task
@@ -34,7 +39,7 @@ from layermerge.tasks.classification import Classification
 from layermerge.tasks.diffusion import Diffusion
 from layermerge.tasks.noise import Betas, NoiseSchedule, Prediction
 from layermerge.tuning.distributed import usable_device
-from layermerge.tuning.recipe import Recipe
+from layermerge.tuning.recipe import Distillation, Recipe
 
 Read = TypeVar("Read")
 
@@ -81,22 +86,47 @@ def _runtime(name: str) -> str:
     return name
 
 
+class ByCalibration(UserRecord):
+    """Importance without training: candidates are fitted in closed form and compared with the original."""
+
+    model_config = STRICT
+
+    images: int = Field(default=IMAGES, ge=FEWEST, le=1_000_000)
+    """Training images that fits look at; labels are not."""
+
+
 IMPORTANCE = Recipe(steps=100, batch_size=64, lr=0.01)
-FINETUNE = Recipe(epochs=10)
+"""Of copies that are trained, where a recipe says so."""
+FINETUNE = Recipe(epochs=10, distill=Distillation(temperature=4.0, weight=0.7))
+"""The original is there, so the compressed network learns from its answers too."""
 
 
-def _changes(default: Recipe) -> BeforeValidator:
+def _filled(default: Recipe, value: Any) -> Any:
     """What a part leaves open is as by default, so that naming one key does not change the others."""
+    if not isinstance(value, dict):
+        return value
+    known = default.model_dump(exclude_unset=True)
+    if value.keys() & {"epochs", "steps"}:  # either says how long
+        known = {key: stated for key, stated in known.items() if key not in ("epochs", "steps")}
+    return known | value
 
-    def filled(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        known = default.model_dump(exclude_unset=True)
-        if value.keys() & {"epochs", "steps"}:  # either says how long
-            known = {key: stated for key, stated in known.items() if key not in ("epochs", "steps")}
-        return known | value
 
-    return BeforeValidator(filled)
+def _importance(value: Any) -> Any:
+    """`calibrated` and `trained` stand for their defaults; keys of a training say that copies are trained."""
+    if value == "calibrated":
+        return ByCalibration()
+    if value == "trained":
+        return IMPORTANCE
+    if isinstance(value, str):
+        raise ValueError(f"importance is '{value[:40]}'; write calibrated, trained, or how copies are trained")
+    if isinstance(value, dict):
+        return ByCalibration.model_validate(value) if value.keys() <= {"images"} else _filled(IMPORTANCE, value)
+    return value
+
+
+def _none(value: Any) -> Any:
+    """`finetune: none` leaves it out."""
+    return None if value == "none" else value
 
 
 BudgetText = Annotated[str, BeforeValidator(_budget)]
@@ -126,14 +156,17 @@ class Settings(UserRecord):
     """Whether feature maps are laid out channels last; torch only."""
     batch_size: int = Field(default=1, ge=1, le=65_536)
     """The batch whose latency is measured."""
-    importance: Annotated[Recipe, _changes(IMPORTANCE)] = IMPORTANCE
-    """How the copy behind each entry of the importance table is trained."""
-    finetune: Annotated[Recipe, _changes(FINETUNE)] = FINETUNE
-    """How the chosen network is trained."""
+    importance: Annotated[ByCalibration | Recipe, BeforeValidator(_importance)] = ByCalibration()
+    """How entries of the importance table are scored: `calibrated`, without training, or how a copy is trained for each."""
+    calibrate: int = Field(default=IMAGES, ge=0, le=1_000_000)
+    """Training images that the chosen network is fitted to its original on, before it is fine-tuned; 0 leaves that out."""
+    finetune: Annotated[Recipe | None, BeforeValidator(partial(_filled, FINETUNE)), BeforeValidator(_none)] = FINETUNE
+    """How the chosen network is trained; `none` leaves it as it was calibrated."""
     device: Device = "cpu"
     """Where networks are trained: cpu, cuda or auto. Latency is measured where the runtime runs."""
-    objective: Objective = "exp"
-    """What is summed over candidates: exp of the difference in score, as in the paper, or the difference itself (delta)."""
+    objective: Objective = Field(default_factory=lambda known: _usual_objective(known["importance"]))
+    """What is summed over candidates: exp of the change of the score, as in the paper, or the change itself (delta). By
+    default exp where copies are trained, and delta where divergences from the original are estimated."""
     label: str = Field(default="plain", max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Names this way of fine-tuning: runs that differ in nothing else share tables and choices."""
     first_budget: BudgetText | None = None
@@ -146,6 +179,25 @@ class Settings(UserRecord):
     """The Ray cluster to use."""
     gpus_per_worker: float = Field(default=0.0, ge=0, le=64)
     """With Ray: what each entry takes of a GPU; may be a fraction."""
+
+    @field_validator("calibrate")
+    @classmethod
+    def _enough_images(cls, value: int) -> int:
+        if 0 < value < FEWEST:
+            raise ValueError(
+                f"{value} images are too few to calibrate with; give at least {FEWEST}, or 0 to leave it out"
+            )
+        return value
+
+    @property
+    def estimator(self) -> Estimator:
+        how = self.importance
+        return Trained(how) if isinstance(how, Recipe) else Calibrated(how.images)
+
+    @property
+    def objective_is_usual(self) -> bool:
+        """Whether it goes without saying."""
+        return self.objective == _usual_objective(self.importance)
 
     def require_machine(self) -> None:
         """Raises where this machine lacks the runtime or the device, before hours are spent on what comes first."""
@@ -165,6 +217,10 @@ class Settings(UserRecord):
         if self.executor == "ray":
             return RayCluster(self.address, self.gpus_per_worker)
         return LocalProcesses(self.workers) if self.workers > 1 else in_this_process
+
+
+def _usual_objective(importance: ByCalibration | Recipe) -> Objective:
+    return usual_objective("trained" if isinstance(importance, Recipe) else "calibrated")
 
 
 class NoiseRecipe(UserRecord):

@@ -62,6 +62,20 @@ class ChannelShare:
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """calibration.json: what fitting a chosen network to its original brought; `stamp` names what it rests on."""
+
+    __pydantic_config__ = STRICT
+
+    stamp: str
+    images: int
+    held_out: float
+    """The task's score on held-out training data, before any training."""
+    seconds: float
+    schema_version: Literal[2] = SCHEMA
+
+
+@dataclass(frozen=True)
 class SavedNetwork:
     """solution.json: what was done to a network, and in which form the weights beside it are."""
 
@@ -121,7 +135,9 @@ class Report(Variant):
     convs_before: int
     convs_after: int
     epochs: float | None
-    """Of fine-tuning; None where the recipe counts steps."""
+    """Of fine-tuning; 0 where there was none, None where the recipe counts steps."""
+    calibrated: float | None = None
+    """The task's score on held-out training data after calibration, before any training; None where there was none."""
 
     @property
     def prediction(self) -> str:

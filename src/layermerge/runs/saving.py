@@ -76,12 +76,25 @@ def load(run_dir: FilePath, model: nn.Module) -> RewrittenModule | MergedModule:
         )
     rewritten = rewrite(traced, solution.candidates, add_activation=solution.added_activations)
     # The model's weights do not matter, so it is not the original that this network could be calibrated to.
-    rewritten.surgery = replace(rewritten.surgery, origin=Origin(), fits=_known(solution, rewritten.surgery, place))
-    condense_all(rewritten)
-    module = merged_shell(rewritten) if solution.form == "merged" else rewritten
-    _load_strictly(module, state, place.weights)
+    rewritten.surgery = replace(rewritten.surgery, origin=Origin())
+    module = _filled(rewritten, place, solution, state)
     follow_calls_of(model, module, traced.inputs)
     return module.train(model.training and solution.form == "rewritten")
+
+
+def restore(place: NetworkDirectory, net: RewrittenModule) -> RewrittenModule | MergedModule:
+    """The saved network, from one that was rewritten alike and is used up; it keeps its original."""
+    return _filled(net, place, place.read_solution(), _read_weights(place))
+
+
+def _filled(
+    net: RewrittenModule, place: NetworkDirectory, solution: SavedNetwork, state: dict[str, Tensor]
+) -> RewrittenModule | MergedModule:
+    net.surgery = replace(net.surgery, fits=_known(solution, net.surgery, place))
+    condense_all(net)
+    module = merged_shell(net) if solution.form == "merged" else net
+    _load_strictly(module, state, place.weights)
+    return module
 
 
 def _known(solution: SavedNetwork, surgery: Surgery, place: NetworkDirectory) -> tuple[FittedRange, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -15,14 +16,17 @@ from typing import Any
 
 from torch import nn
 
+from layermerge.calibration.calibrate import calibrate
 from layermerge.errors import ArtifactError
 from layermerge.files import document_digest, weights_digest, write_document
 from layermerge.planning.plan import Plan, plan
+from layermerge.progress import Progress
 from layermerge.runs.context import Context
 from layermerge.runs.directory import RunDirectory, VariantDirectory
 from layermerge.runs.plan_file import PlanFile
-from layermerge.runs.records import CONTROL, Choice, OriginalScore, Report, Result, Variant
-from layermerge.runs.saving import save
+from layermerge.runs.recipe import ByCalibration, Settings
+from layermerge.runs.records import CONTROL, Calibration, Choice, OriginalScore, Report, Result, Variant
+from layermerge.runs.saving import restore, save
 from layermerge.runtimes.base import Pass, Runtime
 from layermerge.runtimes.exporting import export
 from layermerge.runtimes.recording import Recording
@@ -34,7 +38,7 @@ from layermerge.surgery.rewrite import RewrittenModule, rewrite
 from layermerge.tables.bounds import Objective, Stakes, largest_gain
 from layermerge.tables.branches import Branch, branch_maker, branches_of
 from layermerge.tables.cost import table_cost
-from layermerge.tables.importance import measure_importance
+from layermerge.tables.importance import ImportancePart, measure_importance_by
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.measuring import LatencyJob
 from layermerge.tables.shards import WHOLE_TABLE, Shard
@@ -126,9 +130,15 @@ def measure_latency_step(context: Context, menu: Menu) -> LatencyTable:
         menu.file.branches,
         branch,
         partial(original_recording, context),
-        Stakes(context.settings.objective, largest_gain(context.task.ceiling)),
+        _stakes(context),
     )
     return job.run(context.runtime, context.settings.batch_size, context.directory.latency)
+
+
+def _stakes(context: Context) -> Stakes:
+    settings = context.settings
+    gain = 0.0 if isinstance(settings.importance, ByCalibration) else largest_gain(context.task.ceiling)
+    return Stakes(settings.objective, gain)
 
 
 def measure_latency_from_files(
@@ -166,18 +176,9 @@ def measure_latency_from_files(
 
 
 def measure_importance_step(context: Context, menu: Menu, latency: LatencyTable, shard: Shard = WHOLE_TABLE) -> Table:
-    settings = context.settings
-    return measure_importance(
-        context.trace,
-        menu.plan,
-        context.task,
-        latency=latency.fresh,
-        recipe=settings.importance,
-        path=context.directory.importance,
-        executor=settings.make_executor(),
-        device=settings.device,
-        shard=shard,
-    )
+    settings, path = context.settings, context.directory.importance
+    part = ImportancePart(path, settings.make_executor(), settings.device, shard)
+    return measure_importance_by(settings.estimator, context.trace, menu.plan, context.task, latency.fresh, part)
 
 
 def original_ms(context: Context) -> float:
@@ -194,9 +195,9 @@ def original_ms(context: Context) -> float:
 # -- the choice
 
 
-def method_name(menu: str, objective: str) -> str:
-    """What a method is called that solves over a menu; the paper's objective goes without saying."""
-    return menu if objective == "exp" else f"{menu}-{objective}"
+def method_name(menu: str, settings: Settings) -> str:
+    """What a method is called that solves over a menu; the objective that belongs to the estimator goes without saying."""
+    return menu if settings.objective_is_usual else f"{menu}-{settings.objective}"
 
 
 def choose(context: Context, method: str, budget: str) -> Choice:
@@ -207,7 +208,7 @@ def choose(context: Context, method: str, budget: str) -> Choice:
     objective = context.settings.objective
     fresh = latency.fresh
     rows = [[entry.key, fresh.of(entry), _value(scores, entry.key)] for entry in menu.plan.candidates]
-    stamp, name = document_digest([method, budget, objective, rows]), method_name(method, objective)
+    stamp, name = document_digest([method, budget, objective, rows]), method_name(method, context.settings)
     if known := context.directory.known_choice(name, budget, stamp):
         return known
     bench = Bench(
@@ -250,22 +251,62 @@ def place_of(context: Context, variant: Variant) -> VariantDirectory:
     return context.directory.variant(variant.method, variant.budget, variant.label)
 
 
-def tune(context: Context, variant: Variant, net: RewrittenModule, recipe: Recipe) -> RewrittenModule:
-    """Fine-tunes on the device of the settings and saves the result, not yet merged; the network stays where it was."""
-    place, device, home = place_of(context, variant), usable_device(context.settings.device), net.device
-    teacher = copy.deepcopy(context.teacher).to(device) if recipe.distill else None
-    leads = int(os.environ.get("RANK", "0")) == 0
-    if leads and (not place.variant.is_file() or place.read_variant() != variant):
+def start(context: Context, variant: Variant, net: RewrittenModule) -> RewrittenModule:
+    """The network that fine-tuning begins with: fitted to its original on unlabelled images, where the settings say so.
+
+    Done once, then read. What changes nothing needs no fit; what a first stage left as it is keeps its weights.
+    """
+    count = context.settings.calibrate
+    if not count or not any(candidate.changes for candidate in net.surgery.candidates):
+        return net
+    place = place_of(context, variant)
+    stamp = document_digest([count, weights_digest(net), context.task.describe()])
+    if place.known_calibration(stamp) is not None:
+        return require_rewritten(restore(place.calibrated, net))
+    began = time.perf_counter()
+    with Progress("calibrating", total=1) as progress:
+        fitted = calibrate(net, context.task, count=count)
+        progress.advance()
+    score = context.task.evaluate(fitted)
+    _note(place, variant)
+    save(place.calibrated.path, fitted)
+    seconds = round(time.perf_counter() - began, 2)
+    write_document(place.calibration, Calibration(stamp, count, score, seconds))
+    return fitted
+
+
+def require_rewritten(net: RewrittenModule | MergedModule) -> RewrittenModule:
+    if not isinstance(net, RewrittenModule):
+        raise ArtifactError("the network is merged already, so it cannot be trained as it was; remove its directory")
+    return net
+
+
+def _note(place: VariantDirectory, variant: Variant) -> None:
+    if not place.variant.is_file() or place.read_variant() != variant:
         write_document(place.variant, variant)
-    tuned = finetune(net.to(device), context.task, recipe, teacher=teacher, directory=place.path).to(home)
+
+
+def tune(context: Context, variant: Variant, net: RewrittenModule, recipe: Recipe | None) -> RewrittenModule:
+    """Fine-tunes on the device of the settings and saves the result, not yet merged; the network stays where it was.
+
+    Without a recipe nothing is trained.
+    """
+    place, device, home = place_of(context, variant), usable_device(context.settings.device), net.device
+    leads = int(os.environ.get("RANK", "0")) == 0
     if leads:
-        save(place.unmerged.path, tuned)
-    return tuned
+        _note(place, variant)
+    if recipe is not None:
+        teacher = copy.deepcopy(context.teacher).to(device) if recipe.distill else None
+        net = finetune(net.to(device), context.task, recipe, teacher=teacher, directory=place.path).to(home)
+    if leads:
+        save(place.unmerged.path, net)
+    return net
 
 
-def stamp_of(context: Context, net: RewrittenModule, recipe: Recipe) -> str:
-    """Names what a result depends on; to be taken before the network is trained."""
-    return document_digest([recipe.model_dump(), weights_digest(net), context.task.describe()])
+def stamp_of(context: Context, net: RewrittenModule, recipe: Recipe | None) -> str:
+    """Names what a result depends on; to be taken before the network is calibrated and trained."""
+    how = recipe.model_dump() if recipe is not None else None
+    return document_digest([how, context.settings.calibrate, weights_digest(net), context.task.describe()])
 
 
 def score_original(context: Context) -> OriginalScore:
@@ -274,18 +315,19 @@ def score_original(context: Context) -> OriginalScore:
     return context.directory.known_score(stamp) or OriginalScore(stamp, context.task.test(context.model))
 
 
-def finish(context: Context, variant: Variant, net: RewrittenModule, recipe: Recipe) -> Result:
-    """Fine-tunes, merges, saves and exports a variant, then measures and scores what was exported.
+def finish(context: Context, variant: Variant, net: RewrittenModule, recipe: Recipe | None) -> Result:
+    """Calibrates, fine-tunes, merges, saves and exports a variant, then measures and scores what was exported.
 
     The variant may be of another network than the context's; its figures are compared with the context's original.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ArtifactError("only fine-tuning runs in many processes: torchrun -m layermerge finetune, then compress")
     stamp = stamp_of(context, net, recipe)
-    return serve(context, variant, merge(tune(context, variant, net, recipe)), recipe, stamp)
+    tuned = tune(context, variant, start(context, variant, net), recipe)
+    return serve(context, variant, merge(tuned), recipe, stamp)
 
 
-def serve(context: Context, variant: Variant, merged: MergedModule, recipe: Recipe, stamp: str) -> Result:
+def serve(context: Context, variant: Variant, merged: MergedModule, recipe: Recipe | None, stamp: str) -> Result:
     """Saves, exports, measures and scores a merged network; skipped where all of that is there for the same stamp.
 
     A file that missed its budget is measured again: the machine may have been busy.
@@ -305,7 +347,7 @@ def serve(context: Context, variant: Variant, merged: MergedModule, recipe: Reci
 
 
 def _report(
-    context: Context, variant: Variant, merged: MergedModule, recipe: Recipe, stamp: str, original: OriginalScore
+    context: Context, variant: Variant, merged: MergedModule, recipe: Recipe | None, stamp: str, original: OriginalScore
 ) -> Report:
     place, settings, whole_ms = place_of(context, variant), context.settings, original_ms(context)
     reads, inputs = context.runtime.reads_onnx, context.trace.inputs.resized(settings.batch_size)
@@ -327,7 +369,8 @@ def _report(
         held_out=context.task.evaluate(merged),
         convs_before=count_convs(context.trace.module),
         convs_after=count_convs(merged),
-        epochs=recipe.epochs,
+        epochs=0.0 if recipe is None else recipe.epochs,
+        calibrated=place.read_calibrated(),
     )
 
 

@@ -23,7 +23,7 @@ from layermerge.runtimes.registry import make_runtime
 from layermerge.solving.budget import Budget, budget_ms, budget_text
 from layermerge.solving.frontier import Round, Solution
 from layermerge.solving.learning import Bench, Learning
-from layermerge.solving.solve import Scores
+from layermerge.solving.solve import Scores, objective_of
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.bounds import Objective
@@ -62,7 +62,7 @@ def meet_budget(
     *,
     budget: Budget,
     runtime: str | Runtime = "torch",
-    objective: Objective = "exp",
+    objective: Objective | None = None,
     clock: ClockSettings | None = None,
 ) -> Solution:
     """The most important solution whose merged network, measured whole on the runtime, keeps the budget.
@@ -84,7 +84,7 @@ def meet_budget(
 
     original: Callable[[], Pass] = cache(lambda: chosen.prepare(merged([]), inputs))
     bench = Bench(chosen, inputs, original, merged, Clocks.alike(clock) if clock else chosen.clocks)
-    return meet_budget_on(bench, plan, latency, scores, budget=budget, objective=objective)
+    return meet_budget_on(bench, plan, latency, scores, budget=budget, objective=objective or objective_of(scores))
 
 
 def meet_budget_on(

@@ -16,7 +16,7 @@ from layermerge.errors import TableError
 from layermerge.planning.plan import Candidate, Plan
 from layermerge.solving.frontier import Frontier, build_frontier
 from layermerge.solving.labels import LARGEST, Option
-from layermerge.tables.bounds import Objective
+from layermerge.tables.bounds import Objective, usual_objective
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Table
 
@@ -26,13 +26,20 @@ Scores = Table | Mapping[str, float]
 
 @checked(TableError)
 def solve(
-    plan: Plan, latency: LatencyTable, scores: Scores, *, objective: Objective = "exp", tick_ms: float | None = None
+    plan: Plan,
+    latency: LatencyTable,
+    scores: Scores,
+    *,
+    objective: Objective | None = None,
+    tick_ms: float | None = None,
 ) -> Frontier:
     """The best choice of candidates for every budget at once; exact, unless `tick_ms` rounds latencies up.
 
-    Costs milliseconds on tables of the paper's size. `objective="delta"` sums D itself, for comparison.
+    Costs milliseconds on tables of the paper's size. `objective` is exp, as in the paper, or delta, which sums D itself; by
+    default what the table of scores was estimated for.
     """
     _require_of_plan(plan, latency, scores)
+    objective = objective or objective_of(scores)
     name = scores.name if isinstance(scores, Table) else "the scores"
     options = []
     for candidate in plan.candidates:
@@ -52,6 +59,12 @@ def solve(
         fixed_ms=latency.fixed_ms,
         tick_ms=tick_ms,
     )
+
+
+def objective_of(scores: Scores) -> Objective:
+    """Divergences from the original are summed as they are; other changes of the score as the paper does."""
+    calibrated = isinstance(scores, Table) and scores.provenance.get("estimator") == "calibrated"
+    return usual_objective("calibrated" if calibrated else "trained")
 
 
 def _require_of_plan(plan: Plan, latency: LatencyTable, scores: Scores) -> None:

@@ -18,6 +18,13 @@ from layermerge.tables.table import Row, Table
 from layermerge.tables.workloads import Workload
 
 Objective = Literal["exp", "delta"]
+EstimatorName = Literal["trained", "calibrated"]
+
+
+def usual_objective(estimator: EstimatorName) -> Objective:
+    """The paper's for its own estimator; divergences from the original are summed as they are."""
+    return "exp" if estimator == "trained" else "delta"
+
 
 MARGIN_OF_ONE = 4.0
 """A first pass, cold, is a bound where it takes so many times as long as the untouched range."""

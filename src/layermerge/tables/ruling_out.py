@@ -28,6 +28,28 @@ def ruled_out(plan: Plan, latency: LatencyTable, singles: Table, *, largest_gain
     return reasons
 
 
+def slower_than_untouched(plan: Plan, latency: LatencyTable) -> dict[str, str]:
+    """Why entries need no run where no change can be positive: their layers as they are score no less, whatever is summed,
+    and are no slower. Candidates that keep no conv are never ruled out."""
+    reasons = {}
+    for candidate in plan.entries:
+        if candidate.spec is None or not candidate.changes:
+            continue
+        own_ms = latency.of(candidate)
+        if own_ms is None:
+            reasons[candidate.key] = latency.why_off(candidate) or "its latency could not be measured"
+            continue
+        parts = [plan.single(index, kept=True) for index in range(candidate.start, candidate.end)]
+        taken = [None if part is None or part.fixed else latency.of(part) for part in parts]
+        known = [one for one in taken if one is not None]
+        if len(known) < len(parts):
+            continue
+        spread_ms = math.hypot(*(latency.spread_of(one) for one in (candidate, *parts) if one is not None))
+        if sum(known) <= own_ms - spread_ms:
+            reasons[candidate.key] = f"as they are its layers take {sum(known):.4f} ms, merged {own_ms:.4f} ms"
+    return reasons
+
+
 def _reason(plan: Plan, candidate: Candidate, latency: LatencyTable, singles: Table, largest_gain: float) -> str | None:
     own_ms = latency.of(candidate)
     if own_ms is None:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from layermerge.arguments import MAY_BE_NAN, Count, checked
 from layermerge.data.sets import Draw as Draw
@@ -91,6 +92,17 @@ class Task(ABC):
     def distance(self, outputs: Any, teacher: Any, temperature: float) -> Tensor:
         """How far outputs are from those of a teacher: what distillation minimises."""
 
+    def held_out_batches(self) -> Iterable[Batch]:
+        """The held-out part of the training data, always the same, as batches of training are; labels are not needed."""
+        return self.train_batches(Draw(seed=1, batch_size=50))
+
+    def divergence(self, outputs: Any, original: Any) -> Tensor:
+        """How far outputs are from the original network's for the same batch, image by image; 0 where they are the same.
+
+        By default squared differences of all floating-point tensors, each in units of the original's mean square.
+        """
+        return relative_error(outputs, original)
+
     @abstractmethod
     def evaluate(self, network: Network) -> float:
         """The score on the held-out part of the training data, higher is better; deterministic."""
@@ -102,6 +114,25 @@ class Task(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Scalar]:
         """What scores depend on: the data and its treatment. Goes into the provenance of tables."""
+
+
+def relative_error(outputs: Any, original: Any) -> Tensor:
+    """Squared differences of all floating-point tensors, in units of the original's mean square, as a mean an image.
+
+    >>> relative_error([torch.tensor([[1.0], [2.0]])], [torch.tensor([[1.0], [1.0]])]).tolist()
+    [0.0, 1.0]
+    """
+    mine, theirs = (
+        [leaf.double() for leaf in pytree.tree_leaves(given) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        for given in (outputs, original)
+    )
+    if not theirs:
+        raise DataError("the network returns no floating-point tensors to compare; return scores, not decisions")
+    errors = [
+        (one - other).square().flatten(1).mean(1) / other.square().mean().clamp_min(1e-30)
+        for one, other in zip(mine, theirs, strict=True)
+    ]
+    return torch.stack(errors).mean(0)
 
 
 def held_out_score(task: Task, network: Network) -> float:

@@ -52,6 +52,14 @@ class Classification(Task):
         divergence = functional.kl_div(softened[0], softened[1], reduction="batchmean", log_target=True)
         return divergence * temperature**2  # so that gradients do not shrink with the temperature
 
+    def held_out_batches(self) -> Iterator[Batch]:
+        return self._sets.held_out_batches()
+
+    def divergence(self, outputs: Any, original: Any) -> Tensor:
+        """The Kullback-Leibler divergence of the network's classes from the original's."""
+        mine, theirs = (functional.log_softmax(_logits(given).double(), dim=1) for given in (outputs, original))
+        return (theirs.exp() * (theirs - mine)).sum(1)
+
     @checked(DataError)
     def evaluate(self, network: Network) -> float:
         correct, count = self._correct(network, self._sets.held_out_batches())

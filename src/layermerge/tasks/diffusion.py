@@ -104,6 +104,15 @@ class Diffusion(Task):
 
     # -- evaluation
 
+    def held_out_batches(self) -> Iterator[Batch]:
+        return self._noised(self._sets.held_out_batches(), _HELD_OUT)
+
+    def divergence(self, outputs: Any, original: Any) -> Tensor:
+        """Squared differences of predictions, in units of the pretrained network's loss."""
+        theirs = _prediction(original)
+        difference = _prediction(outputs, theirs).double() - theirs.double()
+        return difference.square().flatten(1).mean(1) / self._unit
+
     @checked(DataError)
     def evaluate(self, network: Network) -> float:
         return -self._mean_loss(network) / self._unit
@@ -136,21 +145,25 @@ class Diffusion(Task):
         return float(self._losses(network, self._sets.held_out_batches(), _HELD_OUT).mean())
 
     def _losses(self, network: Network, batches: Iterable[Labelled], kind: int) -> Tensor:
-        """Of each image, in float64. Time steps are spread evenly over the images."""
-        generator = np.random.default_rng((self._sets.seed, kind))
+        """Of each image, in float64."""
         losses: list[Tensor] = []
-        seen = 0
         with evaluating(network):
-            for images, labels in batches:
-                places = np.arange(seen, seen + len(images))
-                times = torch.from_numpy((places * _GOLDEN % 1.0 * self.schedule.steps).astype(np.int64))
-                noise = torch.from_numpy(generator.standard_normal(tuple(images.shape), dtype=np.float32))
-                batch = self._noisy(images, labels, times, noise)
+            for batch in self._noised(batches, kind):
                 with torch.inference_mode():
                     predicted = _prediction(self.forward(network, batch), batch[2]).cpu().double()
                 losses.append((predicted - batch[2].double()).square().flatten(1).mean(1))
-                seen += len(images)
         return torch.cat(losses)
+
+    def _noised(self, batches: Iterable[Labelled], kind: int) -> Iterator[Batch]:
+        """With the same noise each time; time steps are spread evenly over the images."""
+        generator = np.random.default_rng((self._sets.seed, kind))
+        seen = 0
+        for images, labels in batches:
+            places = np.arange(seen, seen + len(images))
+            times = torch.from_numpy((places * _GOLDEN % 1.0 * self.schedule.steps).astype(np.int64))
+            noise = torch.from_numpy(generator.standard_normal(tuple(images.shape), dtype=np.float32))
+            yield self._noisy(images, labels, times, noise)
+            seen += len(images)
 
     def _noisy(self, images: Tensor, labels: Tensor, times: Tensor, noise: Tensor) -> Batch:
         """(noisy images, time steps, what is to be predicted, and whatever else the network takes)."""

@@ -1,0 +1,119 @@
+"""Estimators of importance: which of them ranks candidates as a long training does, and at what cost.
+
+    python benchmarks/estimators.py demo
+    python benchmarks/estimators.py resnet20 --data cifar10:DIR --weights FILE
+    python benchmarks/estimators.py mobilenetv2 --data cifar10:DIR --weights FILE
+    python benchmarks/estimators.py small_unet --model DIR --data fashion-mnist:DIR
+
+Candidates are drawn at random, the same for all. The truth is the loss on held-out images after a long training of the
+network with this one candidate, for two seeds of its batches. Everything resumes; tables are in runs/estimators.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from layermerge.models import demo  # noqa: E402
+from layermerge.planning.plan import Plan, plan  # noqa: E402
+from layermerge.runs.context import Context  # noqa: E402
+from layermerge.runs.opening import open_run  # noqa: E402
+from layermerge.runs.recipe import read_recipe  # noqa: E402
+from layermerge.runtimes.torch_eager import torch_threads  # noqa: E402
+from layermerge.surgery.rewrite import rewrite  # noqa: E402
+from layermerge.tables.executors import LocalProcesses, in_this_process  # noqa: E402
+from layermerge.tables.runner import fill_table  # noqa: E402
+from layermerge.tables.table import Row, Table  # noqa: E402
+from layermerge.tuning.loop import train_steps  # noqa: E402
+from layermerge.tuning.recipe import Recipe  # noqa: E402
+
+RECIPES = {
+    "demo": demo.RECIPE,
+    "resnet20": ROOT / "recipes" / "cifar10_resnet20.yaml",
+    "mobilenetv2": ROOT / "recipes" / "cifar10_mobilenetv2.yaml",
+    "small_unet": ROOT / "recipes" / "fashion_mnist_unet.yaml",
+}
+DRAWN = 110
+LONG = Recipe(steps=100, batch_size=32, lr=0.01, channels_last=True)
+LONG_UNET = Recipe(steps=100, batch_size=32, lr=1e-3, optimizer="adam")
+
+
+def drawn(menu: Plan, count: int, seed: int = 0) -> list[str]:
+    """Candidates that change something, at random, in the plan's order."""
+    keys = [entry.key for entry in menu.entries if entry.changes]
+    chosen = set(random.Random(seed).sample(keys, min(count, len(keys))))
+    return [key for key in keys if key in chosen]
+
+
+@dataclass(frozen=True)
+class LongTraining:
+    """The truth: the loss on held-out images after many steps, as a score."""
+
+    context: Context
+    menu: Plan
+    recipe: Recipe
+
+    def __call__(self, key: str) -> Row:
+        began, task = time.perf_counter(), self.context.task
+        module = rewrite(self.context.trace, [self.menu[key]])
+        with torch_threads(1):
+            train_steps(module, task, self.recipe)
+            module.eval()
+            total = count = 0.0
+            with torch.no_grad():
+                for batch in task.held_out_batches():
+                    total += float(task.loss(task.forward(module, batch), batch)) * len(batch[0])
+                    count += len(batch[0])
+        if not math.isfinite(total):
+            raise ArithmeticError(f"the loss is {total}")
+        seconds = round(time.perf_counter() - began, 2)
+        return Row(key=key, value=-total / count, samples=int(count), seconds=seconds)
+
+
+def long_training(
+    context: Context, menu: Plan, keys: Sequence[str], recipe: Recipe, path: Path, workers: int
+) -> Table:
+    job = LongTraining(context, menu, recipe)
+    provenance = {"kind": "long training", "network": menu.network} | {
+        f"recipe.{name}": value for name, value in recipe.model_dump(exclude_defaults=True).items()
+    }
+    executor = LocalProcesses(workers) if workers > 1 else in_this_process
+    return fill_table(path, provenance, list(keys), job, title=path.stem, executor=executor)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("network", choices=RECIPES)
+    parser.add_argument("--data")
+    parser.add_argument("--weights")
+    parser.add_argument("--model")
+    parser.add_argument("--dir", type=Path, default=Path("runs/estimators"))
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    given = {"data.source": options.data, "weights": options.weights, "model": options.model}
+    changes = {key: value for key, value in given.items() if value is not None}
+    place = options.dir / options.network
+    context = open_run(read_recipe(RECIPES[options.network], changes), place)
+    menu = plan(context.trace, context.settings.rules)
+    keys = drawn(menu, DRAWN)
+    recipe = LONG_UNET if options.network == "small_unet" else LONG
+    for seed in range(options.seeds):
+        seeded = recipe.model_copy(update={"seed": seed})
+        long_training(context, menu, keys, seeded, place / f"long-training-{seed}.jsonl", options.workers)
+
+
+if __name__ == "__main__":
+    main()

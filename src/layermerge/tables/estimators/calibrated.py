@@ -1,0 +1,90 @@
+"""Calibrated: how far the outputs of a network with this one candidate are from the original's, after closed-form fits.
+
+No training and no labels: the changed range is fitted to the original's map at its end, norms are estimated anew, and the
+divergence of the outputs is taken on held-out images. D is its negative, so no candidate gains anything, and the standard
+error over the images is the row's spread.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from layermerge.calibration.sample import Sample, batch_size_for, held_out_inputs
+from layermerge.calibration.trials import Trials
+from layermerge.errors import TableError
+from layermerge.planning.plan import Plan
+from layermerge.runtimes.torch_eager import torch_threads
+from layermerge.surgery.check import require_finite
+from layermerge.surgery.rewrite import rewrite
+from layermerge.tables.estimators.base import BASELINE, Estimator, Job
+from layermerge.tables.table import Row, Scalar
+from layermerge.tasks.base import Task, held_out_score
+from layermerge.tracing.trace import Trace
+from layermerge.tuning.distributed import usable_device
+
+IMAGES = 512
+_FITS = 1
+"""How entries are fitted; raised with every change to it, since rows that were fitted otherwise do not mix."""
+
+
+@dataclass(frozen=True)
+class Calibrated(Estimator):
+    """Importance without training; `images` of the training data are fitted on, labels unseen."""
+
+    images: int = IMAGES
+
+    def job(self, trace: Trace, plan: Plan, task: Task, device: str) -> CalibratedJob:
+        require_finite(trace.module)
+        return CalibratedJob(trace, plan, task, device, images=self.images)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibratedJob(Job):
+    """Fits and compares; what the original computes is held from one entry to the next, and not sent along."""
+
+    images: int
+
+    def __call__(self, key: str) -> Row:
+        started = time.perf_counter()
+        with torch_threads(1):
+            row = self._score_original() if key == BASELINE else self._compare(key)
+        return row.model_copy(update={"seconds": round(time.perf_counter() - started, 2)})
+
+    def _score_original(self) -> Row:
+        score = held_out_score(self.task, self._original)
+        if not math.isfinite(score):
+            raise TableError(f"the untouched network's score on held-out images is {score}; give a trained network")
+        return Row(key=BASELINE, value=score)
+
+    def _compare(self, key: str) -> Row:
+        found = self._trials.divergence(rewrite(self.trace, [self.plan[key]]).to(self._original.device))
+        mean, error = float(found.mean()), float(found.std()) / math.sqrt(len(found)) if len(found) > 1 else 0.0
+        if not math.isfinite(mean) or not math.isfinite(error):
+            raise ArithmeticError(f"the divergence is {mean}")
+        return Row(key=key, value=-mean, spread=error, samples=len(found))
+
+    @cached_property
+    def _original(self) -> Any:
+        return self.trace.module.to(usable_device(self.device)).eval()
+
+    @cached_property
+    def _trials(self) -> Trials:
+        example = self.trace.inputs
+        size = batch_size_for(self.trace.structure)
+        sample = Sample.of(self.task, example, self.images, size)
+        return Trials(self._original, sample, held_out_inputs(self.task, example, size), self.task.divergence)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_trials", "_original")}
+
+    @property
+    def largest_gain(self) -> float:
+        """A divergence is never negative."""
+        return 0.0
+
+    def describe(self) -> dict[str, Scalar]:
+        return {"estimator": "calibrated", "images": self.images, "fits": _FITS}
