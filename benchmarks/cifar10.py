@@ -11,13 +11,11 @@ with --part. One torch thread, so that the networks can be run side by side.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,8 +32,7 @@ from layermerge.runs.methods import run_control, run_method  # noqa: E402
 from layermerge.runs.opening import open_run  # noqa: E402
 from layermerge.runs.recipe import RunRecipe, Settings, read_recipe  # noqa: E402
 from layermerge.runs.records import Report, Result  # noqa: E402
-from layermerge.tables.table import Table  # noqa: E402
-from layermerge.tuning.recipe import Distillation  # noqa: E402
+from layermerge.tuning.recipe import Distillation, Recipe  # noqa: E402
 
 METHODS = ("layermerge", "depth", "layeronly", "sequential", "channels")
 
@@ -53,10 +50,15 @@ class Bench:
     def middle(self) -> str:
         return self.recipe.budgets[len(self.recipe.budgets) // 2]
 
-    def run(self, directory: Path | None = None, **changes: object) -> Context:
+    @property
+    def finetune(self) -> Recipe:
+        """Of the recipe, without a teacher."""
+        assert self.recipe.finetune is not None, "the recipe says how networks are trained"
+        return self.recipe.finetune.model_copy(update={"distill": None})
+
+    def run(self, **changes: object) -> Context:
         settings = Settings.model_validate({**dict(self.recipe.settings), **changes})
-        place = directory or self.base.directory.path
-        return open_context(self.base.model, self.base.task, place, settings)
+        return open_context(self.base.model, self.base.task, self.base.directory.path, settings)
 
     def write(self, label: str, results: Sequence[Result], notes: Iterable[str] = ()) -> None:
         self.write_reports(label, [result.report for result in results], notes)
@@ -87,60 +89,32 @@ def _at_middle(bench: Bench, run: Context, names: Iterable[str]) -> tuple[list[R
 
 def distilled(bench: Bench) -> None:
     """Each method at one budget with the original as teacher."""
-    finetune = bench.recipe.finetune.model_copy(update={"distill": Distillation(temperature=4.0, weight=0.7)})
+    finetune = bench.finetune.model_copy(update={"distill": Distillation(temperature=4.0, weight=0.7)})
     bench.write("distilled", *_at_middle(bench, bench.run(label="distilled", finetune=finetune), bench.methods))
 
 
 def short(bench: Bench) -> None:
     """Each method at one budget with a third of the epochs."""
-    epochs = (bench.recipe.finetune.epochs or 3) / 3
-    finetune = bench.recipe.finetune.model_copy(update={"epochs": epochs})
+    epochs = (bench.finetune.epochs or 3) / 3
+    finetune = bench.finetune.model_copy(update={"epochs": epochs})
     bench.write("short", *_at_middle(bench, bench.run(label="short", finetune=finetune), bench.methods))
 
 
 def longer(bench: Bench) -> None:
-    """LayerMerge (objective delta) at one budget with all training images, distilled; the control as long."""
-    plain = bench.recipe.finetune.model_copy(update={"epochs": 1.5, "subset": None})
+    """LayerMerge at one budget with all training images, distilled; the control as long."""
+    plain = bench.finetune.model_copy(update={"epochs": 1.5, "subset": None})
     taught = plain.model_copy(update={"distill": Distillation(temperature=4.0, weight=0.7)})
-    run = bench.run(label="longer", finetune=taught, objective="delta")
+    run = bench.run(label="longer", finetune=taught)
     bench.write(
         "longer",
         [run_control(bench.run(label="longer-plain", finetune=plain)), run_method(run, "layermerge", bench.middle)],
     )
 
 
-def delta(bench: Bench) -> None:
-    """LayerMerge with the sum of D as its objective."""
-    run = bench.run(objective="delta")
-    bench.write("delta", [run_control(run), run_method(run, "layermerge", bench.middle)])
-
-
 def others(bench: Bench) -> None:
     """Channel pruning followed by each method, and a narrower student distilled from scratch."""
     names = ("channels+layermerge", "channels+depth", "channels+layeronly", "student")
     bench.write("others", *_at_middle(bench, bench.base, names))
-
-
-def steps(bench: Bench) -> None:
-    """LayerMerge from an importance table of a third of the steps, and how far the two tables agree."""
-    fewer = bench.recipe.importance.model_copy(update={"steps": max(1, (bench.recipe.importance.steps or 1) // 3)})
-    directory = RunDirectory(bench.base.directory.path / "fewer-steps")
-    directory.path.mkdir(exist_ok=True)
-    if not directory.latency.is_file():
-        shutil.copy(bench.base.directory.latency, directory.latency)
-    run = bench.run(directory.path, importance=fewer)
-    result = run_method(run, "layermerge", bench.middle)
-    tables = [Table.read(place.importance) for place in (bench.base.directory, directory)]
-    rows = [
-        (tables[0][key].value, tables[1][key].value)
-        for key in tables[0].rows
-        if key in tables[1] and tables[0][key].status == tables[1][key].status == "ok"
-    ]
-    large, small = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
-    note = f"{len(rows)} entries measured in both tables; rank correlation {rank_correlation(small, large):.3f}"
-    print(f"{note}\nlayermerge, {fewer.steps} steps: {result.report}")
-    known = [run_control(bench.base), run_method(bench.base, "layermerge", bench.middle)]
-    bench.write("fewer-steps", known, [note, f"with {fewer.steps} steps: {result.report}"])
 
 
 def finished(bench: Bench) -> None:
@@ -154,17 +128,7 @@ def finished(bench: Bench) -> None:
         bench.write_reports(label, sorted(reports, key=lambda report: -report.budget_ms))
 
 
-def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Spearman's: ties share their mean rank."""
-
-    def ranks(values: np.ndarray) -> np.ndarray:
-        _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-        return (np.cumsum(count) - (count - 1) / 2)[place]
-
-    return float(np.corrcoef(ranks(first), ranks(second))[0, 1])
-
-
-PARTS = {part.__name__: part for part in (methods, short, distilled, delta, steps, longer, others, finished)}
+PARTS = {part.__name__: part for part in (methods, short, distilled, longer, others, finished)}
 
 
 def main() -> None:

@@ -81,9 +81,7 @@ class LongTraining:
         return Row(key=key, value=-total / count, samples=int(count), seconds=seconds)
 
 
-def long_training(
-    context: Context, menu: Plan, keys: Sequence[str], recipe: Recipe, path: Path, workers: int
-) -> Table:
+def long_training(context: Context, menu: Plan, keys: Sequence[str], recipe: Recipe, path: Path, workers: int) -> Table:
     job = LongTraining(context, menu, recipe)
     provenance = {"kind": "long training", "network": menu.network} | {
         f"recipe.{name}": value for name, value in recipe.model_dump(exclude_defaults=True).items()

@@ -20,8 +20,9 @@ import torch
 import layermerge as lm
 from layermerge.models import load_model
 from layermerge.planning.plan import Plan
+from layermerge.tables.estimators.base import BASELINE
+from layermerge.tables.estimators.trained import TrainedJob
 from layermerge.tables.executors import Executor, LocalProcesses
-from layermerge.tables.importance import BASELINE, ImportanceJob
 from layermerge.tables.ray_cluster import RayCluster
 from layermerge.tables.runner import fill_table
 from layermerge.tables.table import Table
@@ -38,10 +39,10 @@ def task(count: int = 512) -> Classification:
     return Classification((images, labels), (images[:20], labels[:20]), held_out=128)
 
 
-def job(network: str, steps: int) -> ImportanceJob:
+def job(network: str, steps: int) -> TrainedJob:
     loaded = load_model(network, input_shape=(3, SIDE, SIDE))
     trace = lm.trace(loaded.module.eval(), loaded.example_inputs)
-    return ImportanceJob(trace, lm.plan(trace), task(), Recipe(steps=steps, lr=0.01, batch_size=32), baseline=0.0)
+    return TrainedJob(trace, lm.plan(trace), task(), baseline=0.0, recipe=Recipe(steps=steps, lr=0.01, batch_size=32))
 
 
 def spread_out(plan: Plan, count: int) -> list[str]:
@@ -50,7 +51,7 @@ def spread_out(plan: Plan, count: int) -> list[str]:
     return [keys[place * len(keys) // count] for place in range(min(count, len(keys)))]
 
 
-def measured(work: ImportanceJob, keys: list[str], executor: Executor, path: Path) -> tuple[Table, float]:
+def measured(work: TrainedJob, keys: list[str], executor: Executor, path: Path) -> tuple[Table, float]:
     """The table, and how long its entries took. What is done once a machine, such as starting processes, is done before."""
     fill_table(path, {}, [BASELINE], work, executor=executor)
     started = time.perf_counter()

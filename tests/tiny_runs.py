@@ -200,7 +200,7 @@ FINETUNE = Recipe(epochs=2, batch_size=16, lr=0.02, checkpoint_steps=1)
 
 
 def settings(**changes: Any) -> Settings:
-    given: dict[str, Any] = {"runtime": Priced.name, "importance": IMPORTANCE, "finetune": FINETUNE}
+    given: dict[str, Any] = {"runtime": Priced.name, "importance": IMPORTANCE, "calibrate": 0, "finetune": FINETUNE}
     return Settings(**given | changes)
 
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import layermerge as lm
 import zoo
 from agreement import call, same_bits, same_outputs, tensors, worst
-from layermerge.calibration import fits, place_fit
+from layermerge.calibration.fits import Effort
 from layermerge.errors import LayerMergeError
 from layermerge.surgery.rewrite import RewrittenModule
 from solutions import random_solution
@@ -142,7 +142,7 @@ def test_networks_of_every_kind_come_nearer_to_their_original(name: str, tmp_pat
 
 @pytest.mark.parametrize("most", [0, 6, 40])
 def test_smaller_forms_fit_too_and_stay_one_conv(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fits, "MOST_UNKNOWNS", most)
+    monkeypatch.setattr("layermerge.calibration.calibrate.THOROUGH", Effort(most_unknowns=most))
     model = plain(nn.ReLU())
     net, x = rewritten(model), random_tensor(40, 3, 8, 8, seed=8)
     out = lm.calibrate(net, random_tensor(200, 3, 8, 8))
@@ -157,7 +157,7 @@ def test_targets_behind_an_activation_are_at_least_as_good_as_before_it(monkeypa
     net = rewritten(model)
     found = {}
     for rounds in (0, 2):
-        monkeypatch.setattr(place_fit, "ROUNDS", rounds)
+        monkeypatch.setattr("layermerge.calibration.calibrate.THOROUGH", Effort(rounds=rounds))
         found[rounds] = distance(lm.calibrate(net, random_tensor(400, 3, 8, 8)), model, x)
     assert found[2] < found[0] < distance(net, model, x)
 

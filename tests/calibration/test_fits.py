@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from layermerge.calibration import fits
 from layermerge.calibration.fits import (
+    Effort,
     Moments,
     apply_kernel,
     at_places,
@@ -185,4 +186,4 @@ def test_features_that_are_zero_everywhere_leave_their_weights_alone() -> None:
 def test_the_form_keeps_the_gram_matrix_small_and_the_unknowns_fewer_than_the_places(
     spec: ConvSpec, places: int, form: str
 ) -> None:
-    assert choose_form(spec, places) == form
+    assert choose_form(spec, places, Effort()) == form

@@ -155,7 +155,8 @@ def steps_of(directory: Path) -> int:
 
 def test_half_as_long() -> None:
     assert half_of(Recipe(epochs=5, warmup_epochs=1, lr=0.3)) == Recipe(epochs=2.5, warmup_epochs=0.5, lr=0.3)
-    assert [half_of(Recipe(steps=steps)).steps for steps in (9, 2, 1)] == [4, 1, 1]
+    assert [half_of(Recipe(steps=steps)) for steps in (9, 2, 1)] == [Recipe(steps=steps) for steps in (4, 1, 1)]
+    assert half_of(None) is None
 
 
 def test_sequential_is_depth_then_layeronly_on_what_was_merged(first: Result) -> None:

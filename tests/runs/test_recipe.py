@@ -12,10 +12,12 @@ import layermerge as lm
 from layermerge.data.preparation import Statistics
 from layermerge.errors import LayerMergeError, RecipeError
 from layermerge.runs.recipe import DataRecipe, RunRecipe, Settings, read_recipe, read_value
+from layermerge.tables.estimators.calibrated import Calibrated
+from layermerge.tables.estimators.trained import Trained
 from layermerge.tables.executors import LocalProcesses, in_this_process
 from layermerge.tables.ray_cluster import RayCluster
 from layermerge.tasks import NoiseSchedule
-from layermerge.tuning.recipe import Recipe
+from layermerge.tuning.recipe import Distillation, Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -71,12 +73,15 @@ def test_points_rules_and_tables_are_those_of_the_paper(name: str) -> None:
     assert recipe.rules == lm.Rules.paper()
     assert (recipe.batch_size, recipe.importance) == (128, SMALL_COPIES)
     assert recipe.require_data().source.startswith("imagefolder:")
+    assert recipe.importance is not None
     assert (recipe.objective, recipe.importance.momentum) == ("exp", 0.9)
 
 
 def test_the_papers_training_of_a_plain_network() -> None:
     recipe = shipped("resnet34_imagenet")
     tuning = recipe.finetune
+    assert tuning is not None
+    assert (recipe.calibrate, tuning.distill) == (0, None)
     assert recipe.model == "timm:resnet34"
     assert (tuning.optimizer, tuning.epochs, tuning.batch_size, tuning.lr) == ("sgd", 90, 1024, 1.024)
     assert (tuning.momentum, tuning.nesterov, tuning.weight_decay) == (0.875, False, 3.05e-5)
@@ -88,6 +93,8 @@ def test_the_papers_training_of_a_plain_network() -> None:
 def test_the_papers_training_of_inverted_blocks(width: str, lr: float, augment: str) -> None:
     recipe = shipped(f"mobilenetv2_{width}_imagenet")
     tuning = recipe.finetune
+    assert tuning is not None
+    assert (recipe.calibrate, tuning.distill) == (0, None)
     assert recipe.model == f"timm:mobilenetv2_{width}"
     assert (tuning.optimizer, tuning.epochs, tuning.batch_size, tuning.lr) == ("sgd", 180, 256, lr)
     assert (tuning.momentum, tuning.nesterov, tuning.weight_decay, tuning.schedule) == (0.9, True, 1e-5, "cosine")
@@ -107,6 +114,9 @@ def test_the_papers_training_of_a_denoising_network() -> None:
         recipe.require_data().noise.schedule().fingerprint() == NoiseSchedule.from_betas(1000, 1e-4, 0.02).fingerprint()
     )
     short, tuning = recipe.importance, recipe.finetune
+    assert short is not None
+    assert tuning is not None
+    assert (recipe.calibrate, tuning.distill) == (0, None)
     assert (short.optimizer, short.lr, short.epochs, short.subset, short.batch_size) == ("adam", 2e-4, 50, 500, 256)
     assert (tuning.optimizer, tuning.lr, tuning.steps, tuning.batch_size) == ("adam", 4e-4, 100_000, 128)
     assert (tuning.clip_norm, tuning.ema, tuning.schedule, tuning.weight_decay) == (1.0, 0.9999, "constant", 0)
@@ -122,6 +132,27 @@ def test_the_least_recipe_and_its_short_form(tmp_path: Path) -> None:
     assert recipe.budgets == ("60%",)
 
 
+def taught(**changes: Any) -> Recipe:
+    """What is trained learns from the original, unless it is said not to."""
+    return Recipe(**{"distill": Distillation(temperature=4.0, weight=0.7), **changes})
+
+
+def test_how_importance_is_measured(tmp_path: Path) -> None:
+    plain = read_recipe(written(tmp_path, LEAST))
+    assert (plain.importance, plain.estimator, plain.objective) == (None, Calibrated(512), "delta")
+    trained = read_recipe(written(tmp_path, LEAST), {"importance": "trained"})
+    assert (trained.estimator, trained.objective) == (Trained(Recipe(steps=100, batch_size=64, lr=0.01)), "exp")
+    other = read_recipe(written(tmp_path, LEAST), {"importance": "calibrated", "calibrate": 100, "objective": "exp"})
+    assert (other.estimator, other.objective, other.objective_is_usual) == (Calibrated(100), "exp", False)
+    assert read_recipe(written(tmp_path, LEAST), {"calibrate": 0}).estimator == Calibrated(512)
+
+
+def test_no_fine_tuning(tmp_path: Path) -> None:
+    assert read_recipe(written(tmp_path, LEAST), {"finetune": "none"}).finetune is None
+    assert read_recipe(written(tmp_path, LEAST + "finetune: none\n")).finetune is None
+    assert "finetune" in refusal(written(tmp_path, LEAST), {"finetune": "some"})
+
+
 def test_naming_one_key_of_a_part_leaves_the_others(tmp_path: Path) -> None:
     few = read_recipe(written(tmp_path, LEAST), {"importance.steps": 7})
     assert few.importance == Recipe(steps=7, batch_size=64, lr=0.01)
@@ -130,8 +161,8 @@ def test_naming_one_key_of_a_part_leaves_the_others(tmp_path: Path) -> None:
     )
     longer = read_recipe(written(tmp_path, LEAST + "importance: {epochs: 2}\n"))
     assert longer.importance == Recipe(epochs=2, batch_size=64, lr=0.01)
-    assert read_recipe(written(tmp_path, LEAST), {"finetune.lr": 0.5}).finetune == Recipe(epochs=10, lr=0.5)
-    assert read_recipe(written(tmp_path, LEAST), {"finetune.steps": 5}).finetune == Recipe(steps=5)
+    assert read_recipe(written(tmp_path, LEAST), {"finetune.lr": 0.5}).finetune == taught(epochs=10, lr=0.5)
+    assert read_recipe(written(tmp_path, LEAST), {"finetune.steps": 5}).finetune == taught(steps=5)
     # What a run notes brings back the same, also where a key says what every recipe says by default.
     large = read_recipe(written(tmp_path, LEAST), {"importance.batch_size": Recipe(steps=1).batch_size})
     kept = yaml.safe_dump(large.model_dump(mode="json", exclude_unset=True))
@@ -152,7 +183,7 @@ def test_changes_go_before_the_file_and_reach_parts(tmp_path: Path) -> None:
     path = written(tmp_path, LEAST + "finetune: {epochs: 3, lr: 0.5}\nruntime: torch\n")
     changes = {"finetune.lr": 0.01, "data.pad": 2, "importance.steps": 7, "runtime": "openvino", "budgets": ["2x"]}
     recipe = read_recipe(path, changes)
-    assert recipe.finetune == Recipe(epochs=3, lr=0.01)
+    assert recipe.finetune == taught(epochs=3, lr=0.01)
     assert recipe.data == DataRecipe(source="cifar10:somewhere", pad=2)
     assert recipe.importance == Recipe(steps=7, batch_size=64, lr=0.01)
     assert (recipe.runtime, recipe.budgets) == ("openvino", ("2x",))
@@ -258,6 +289,8 @@ def test_settings_make_their_executor(given: dict[str, Any], expected: Any) -> N
         ),
         ("model: a:b\ndata: {source: x, normalise: {mean: [1], std: [0]}}\n", "must be one number per channel"),
         (LEAST + "finetune: {epochs: 1, steps: 2}\n", "finetune: give either epochs or steps"),
+        (LEAST + "importance: fast\n", "importance is 'fast'; write calibrated, trained, or how copies are trained"),
+        (LEAST + "calibrate: 10\n", "10 images are too few to calibrate with; give at least 20, or 0 to leave it out"),
         (LEAST + "importance: {epochs: 1, steps: 2}\n", "importance: give either epochs or steps"),
         (LEAST + "finetune: {epochs: 1, momentum: 0}\n", "finetune: nesterov needs momentum; set nesterov: false"),
         ("model: [\n", "is not valid YAML: "),
@@ -327,13 +360,14 @@ def test_values_of_settings_have_the_same_bounds(text: str, message: str) -> Non
 def test_a_part_may_be_written_once_for_two(tmp_path: Path) -> None:
     path = written(tmp_path, LEAST + "importance: &short {steps: 5, lr: 0.5}\nfinetune: *short\n")
     recipe = read_recipe(path, {"finetune.lr": 0.25})
-    assert (recipe.finetune.lr, recipe.importance.lr) == (0.25, 0.5), "a change of one part reached the other"
+    rates = [part and part.lr for part in (recipe.finetune, recipe.importance)]
+    assert rates == [0.25, 0.5], "a change of one part reached the other"
 
 
 def test_a_change_of_how_long_replaces_the_files(tmp_path: Path) -> None:
     in_epochs = written(tmp_path, LEAST + "finetune: {epochs: 3, lr: 0.5}\nimportance: {steps: 9}\n")
     recipe = read_recipe(in_epochs, {"finetune.steps": 3, "importance.epochs": 1})
-    assert recipe.finetune == Recipe(steps=3, lr=0.5)
+    assert recipe.finetune == taught(steps=3, lr=0.5)
     assert recipe.importance == Recipe(epochs=1, batch_size=64, lr=0.01)
     assert "give either epochs or steps" in refusal(in_epochs, {"finetune.steps": 3, "finetune.epochs": 3})
 

@@ -18,8 +18,10 @@ from layermerge.errors import TableError
 from layermerge.planning.plan import Plan
 from layermerge.planning.rules import Rules
 from layermerge.tables.cost import table_cost
+from layermerge.tables.estimators.base import BASELINE
+from layermerge.tables.estimators.trained import TrainedJob
 from layermerge.tables.executors import LocalProcesses
-from layermerge.tables.importance import BASELINE, ImportanceJob, measure_importance
+from layermerge.tables.importance import measure_importance
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.runner import fill_table
 from layermerge.tables.shards import part_of
@@ -169,7 +171,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_values(tmp_path: Path, w
 
 def test_shards_join_to_the_whole(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole.jsonl")
-    job = ImportanceJob(traced(), menu(), QuietTask(), RECIPE, whole[BASELINE].value)
+    job = TrainedJob(traced(), menu(), QuietTask(), baseline=whole[BASELINE].value, recipe=RECIPE)
     parts = [
         fill_table(tmp_path / f"{number}.jsonl", whole.provenance, part_of(TOUCHED, (number, 2)), job)
         for number in (0, 1)

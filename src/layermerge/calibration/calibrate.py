@@ -29,6 +29,7 @@ from layermerge.tracing.lift import LiftedModule
 from layermerge.tracing.modes import evaluating
 from layermerge.tracing.trace import Trace, trace
 
+THOROUGH = Effort()
 _HELD_BYTES = 64 << 20
 """What each of the two networks keeps of what it has computed, over all batches that are fitted on."""
 
@@ -57,7 +58,7 @@ def calibrate(
     best, trial = copy.deepcopy(net).eval(), copy.deepcopy(net).eval()
     with evaluating(original), torch.no_grad():
         least = _distance(best, original, sample)
-        NetworkFit(trial, original, _pairs(trial, original, sample), Effort()).run()
+        NetworkFit(trial, original, _pairs(trial, original, sample), THOROUGH).run()
         if (distance := _distance(trial, original, sample)) < least:
             best, least = trial, distance
         norms = stale_norms(best, unchanged(best, original))

@@ -2,9 +2,9 @@
 
 In: the original, unlabelled images, and rewritten networks one after another. Out: the divergence of each from the original's
 outputs, image by image, on images that no fit has seen. What lies before the first change is the original's own: it is
-computed once and held, up to a number of bytes, and so are Gram matrices of what is read there. A trial costs its fits and two
-passes of the rest, one for the statistics of norms and one for the outputs. Trials in the order of their ranges never compute
-anything of the original twice.
+computed once and held, up to a number of bytes, and so are Gram matrices of what is read there. A trial costs its fits and
+three passes of the rest: for the statistics of norms, for linear layers, and for the outputs. Trials in the order of their
+ranges never compute anything of the original twice.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from layermerge.calibration.norms import reestimate, stale_norms
 from layermerge.calibration.place_fit import Grams, Pair
 from layermerge.calibration.places import Counterparts, unchanged
 from layermerge.calibration.sample import Sample
-from layermerge.calibration.walk import Walk
+from layermerge.calibration.walk import Walk, region_order
 from layermerge.surgery.rewrite import RewrittenModule
 from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.lift import LiftedModule
 
-_HELD_BYTES = 192 << 20
+_HELD_BYTES = 128 << 20
 """Of what the original has computed, for each set of images; as much again for the targets of a fit."""
-_GRAM_BYTES = 192 << 20
+_GRAM_BYTES = 128 << 20
 QUICK = Effort(most_unknowns=1536, places_per_unknown=8, fewest_places=1 << 12, rounds=0)
 
 Diverge = Callable[[Any, Any], Tensor]
@@ -49,16 +49,22 @@ class Trials:
 
     @torch.no_grad()
     def divergence(self, net: RewrittenModule) -> Tensor:
-        """Of each image that is scored; changes the network."""
+        """Of each image that is scored; changes the network.
+
+        Fitted are the changed ranges and what reads them, then, norms having been estimated anew, linear layers.
+        """
         net.eval()
         same = unchanged(net, self.original)
         if (first := first_change(net, same)) is None:
             return torch.cat([self.diverge(outputs, outputs) for outputs in self._outputs])
         pairs = (self._pair(self._fitted, net, same, first), self._pair(self._held_out, net, same, first))
-        changed = {number for number, region in enumerate(net.surgery.regions) if region.candidate.changes}
-        NetworkFit(net, self.original, pairs, QUICK).run(lambda place: place.region in changed)
+        near = near_changes(net, same)
+        NetworkFit(net, self.original, pairs, QUICK).run(lambda place: place.region in near)
         reestimate(stale_norms(net, same), pairs[0].student)
-        returned = self._scored.behind(net, *self._from(net, same), 0).returned()
+        NetworkFit(net, self.original, pairs, QUICK).run(lambda place: place.region is None)
+        first = first_change(net, same)  # a fit may have replaced the node
+        assert first is not None, "what differed still does"
+        returned = self._scored.behind(net, same, first, 0).returned()
         return torch.cat([self.diverge(mine, theirs) for mine, theirs in zip(returned, self._outputs, strict=True)])
 
     def _pair(self, walk: Walk, net: RewrittenModule, same: Counterparts, first: fx.Node) -> Pair:
@@ -69,18 +75,34 @@ class Trials:
         teacher = walk.behind(self.original, mine, walk.order[after + 1], _HELD_BYTES)
         return Pair(student, teacher, self._grams[walk], same)
 
-    def _from(self, net: RewrittenModule, same: Counterparts) -> tuple[Counterparts, fx.Node]:
-        """Where the network differs by now: a fit may have replaced the nodes that did at first."""
-        first = first_change(net, same)
-        assert first is not None
-        return same, first
-
 
 def first_change(net: RewrittenModule, same: Counterparts) -> fx.Node | None:
     """The first node, in the order in which regions run, that computes something else than the original."""
-    order = Walk(net, (), 0).order
+    order = region_order(net.graph)
     ends = {node.meta["region"]: node for node in order if "region" in node.meta}
     for node in order:
         if ends.get(node.meta.get("region", -1), node) not in same:
             return node
     return None
+
+
+def near_changes(net: RewrittenModule, same: Counterparts) -> set[int]:
+    """The regions that were changed, and those that read what a change gives, with no other region between."""
+    regions = net.surgery.regions
+    changed = {number for number, region in enumerate(regions) if region.candidate.changes}
+    order = region_order(net.graph)
+    ends = {node.meta["region"]: node for node in order if "region" in node.meta}
+    passed: dict[fx.Node, int] = {}
+    """By node that computes something else than in the original: how many regions that were not changed lie before it."""
+    near = set(changed)
+    for node in order:
+        number = node.meta.get("region")
+        end = node if number is None else ends[number]
+        if end in same:
+            continue
+        before = max((passed[source] for source in node.all_input_nodes if source in passed), default=0)
+        if number is not None and node is end and number not in changed:
+            near |= {number} if before == 0 else set()
+            before += 1
+        passed[node] = before
+    return near

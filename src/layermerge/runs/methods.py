@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from torch import nn
 
@@ -164,8 +163,8 @@ def _second_stage(context: Context, first: Result, method: str, name: str, budge
 def _bounded(settings: Settings) -> Settings:
     """A merged network has no norms left to tame its gradients: they are clipped, unless the recipe does so already."""
 
-    def clipped(how: Any) -> Any:
-        return how.model_copy(update={"clip_norm": 1.0}) if isinstance(how, Recipe) and not how.clip_norm else how
+    def clipped(recipe: Recipe | None) -> Recipe | None:
+        return recipe if recipe is None or recipe.clip_norm else recipe.model_copy(update={"clip_norm": 1.0})
 
     return settings.model_copy(
         update={"importance": clipped(settings.importance), "finetune": clipped(settings.finetune)}

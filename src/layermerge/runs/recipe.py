@@ -86,15 +86,6 @@ def _runtime(name: str) -> str:
     return name
 
 
-class ByCalibration(UserRecord):
-    """Importance without training: candidates are fitted in closed form and compared with the original."""
-
-    model_config = STRICT
-
-    images: int = Field(default=IMAGES, ge=FEWEST, le=1_000_000)
-    """Training images that fits look at; labels are not."""
-
-
 IMPORTANCE = Recipe(steps=100, batch_size=64, lr=0.01)
 """Of copies that are trained, where a recipe says so."""
 FINETUNE = Recipe(epochs=10, distill=Distillation(temperature=4.0, weight=0.7))
@@ -112,16 +103,10 @@ def _filled(default: Recipe, value: Any) -> Any:
 
 
 def _importance(value: Any) -> Any:
-    """`calibrated` and `trained` stand for their defaults; keys of a training say that copies are trained."""
-    if value == "calibrated":
-        return ByCalibration()
-    if value == "trained":
-        return IMPORTANCE
-    if isinstance(value, str):
+    """`calibrated` stands for no training, `trained` for the usual one."""
+    if isinstance(value, str) and value not in ("calibrated", "trained"):
         raise ValueError(f"importance is '{value[:40]}'; write calibrated, trained, or how copies are trained")
-    if isinstance(value, dict):
-        return ByCalibration.model_validate(value) if value.keys() <= {"images"} else _filled(IMPORTANCE, value)
-    return value
+    return {"calibrated": None, "trained": IMPORTANCE}[value] if isinstance(value, str) else _filled(IMPORTANCE, value)
 
 
 def _none(value: Any) -> Any:
@@ -156,10 +141,11 @@ class Settings(UserRecord):
     """Whether feature maps are laid out channels last; torch only."""
     batch_size: int = Field(default=1, ge=1, le=65_536)
     """The batch whose latency is measured."""
-    importance: Annotated[ByCalibration | Recipe, BeforeValidator(_importance)] = ByCalibration()
-    """How entries of the importance table are scored: `calibrated`, without training, or how a copy is trained for each."""
+    importance: Annotated[Recipe | None, BeforeValidator(_importance)] = None
+    """How a copy is trained for each entry of the importance table; by default, or `calibrated`, there is no training: entries
+    are fitted to the original in closed form and compared with it."""
     calibrate: int = Field(default=IMAGES, ge=0, le=1_000_000)
-    """Training images that the chosen network is fitted to its original on, before it is fine-tuned; 0 leaves that out."""
+    """Training images that fits look at, of the chosen network before it is fine-tuned too; 0 leaves that one out."""
     finetune: Annotated[Recipe | None, BeforeValidator(partial(_filled, FINETUNE)), BeforeValidator(_none)] = FINETUNE
     """How the chosen network is trained; `none` leaves it as it was calibrated."""
     device: Device = "cpu"
@@ -191,8 +177,7 @@ class Settings(UserRecord):
 
     @property
     def estimator(self) -> Estimator:
-        how = self.importance
-        return Trained(how) if isinstance(how, Recipe) else Calibrated(how.images)
+        return Calibrated(self.calibrate or IMAGES) if self.importance is None else Trained(self.importance)
 
     @property
     def objective_is_usual(self) -> bool:
@@ -219,8 +204,8 @@ class Settings(UserRecord):
         return LocalProcesses(self.workers) if self.workers > 1 else in_this_process
 
 
-def _usual_objective(importance: ByCalibration | Recipe) -> Objective:
-    return usual_objective("trained" if isinstance(importance, Recipe) else "calibrated")
+def _usual_objective(importance: Recipe | None) -> Objective:
+    return usual_objective("calibrated" if importance is None else "trained")
 
 
 class NoiseRecipe(UserRecord):

@@ -24,7 +24,7 @@ from layermerge.progress import Progress
 from layermerge.runs.context import Context
 from layermerge.runs.directory import RunDirectory, VariantDirectory
 from layermerge.runs.plan_file import PlanFile
-from layermerge.runs.recipe import ByCalibration, Settings
+from layermerge.runs.recipe import Settings
 from layermerge.runs.records import CONTROL, Calibration, Choice, OriginalScore, Report, Result, Variant
 from layermerge.runs.saving import restore, save
 from layermerge.runtimes.base import Pass, Runtime
@@ -137,7 +137,7 @@ def measure_latency_step(context: Context, menu: Menu) -> LatencyTable:
 
 def _stakes(context: Context) -> Stakes:
     settings = context.settings
-    gain = 0.0 if isinstance(settings.importance, ByCalibration) else largest_gain(context.task.ceiling)
+    gain = 0.0 if settings.importance is None else largest_gain(context.task.ceiling)
     return Stakes(settings.objective, gain)
 
 

@@ -7,6 +7,7 @@ error over the images is the row's spread.
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class CalibratedJob(Job):
 
     @cached_property
     def _original(self) -> Any:
-        return self.trace.module.to(usable_device(self.device)).eval()
+        return copy.deepcopy(self.trace.module).to(usable_device(self.device)).eval()
 
     @cached_property
     def _trials(self) -> Trials:
