@@ -11,7 +11,8 @@ import yaml
 import layermerge as lm
 from layermerge.data.preparation import Statistics
 from layermerge.errors import LayerMergeError, RecipeError
-from layermerge.runs.recipe import DataRecipe, RunRecipe, Settings, read_recipe, read_value
+from layermerge.runs.data_recipe import DataRecipe
+from layermerge.runs.recipe import RunRecipe, Settings, read_recipe, read_value
 from layermerge.tables.executors import LocalProcesses, in_this_process
 from layermerge.tables.ray_cluster import RayCluster
 from layermerge.tasks import NoiseSchedule
