@@ -42,17 +42,17 @@ def as_unlabelled(given: Unlabelled, part: str) -> Images:
     if isinstance(given, Images) and given.addressable:
         return given
     if isinstance(given, (Tensor, np.ndarray)):
-        return _array(f"the {part} array", given)
+        return _array(f"the array of {part}", given)
     if isinstance(given, (tuple, Mapping)):
-        return _held(f"the {part} arrays", given)
+        return _held(f"the {part}", given)
     if isinstance(given, IterableDataset):
-        return _read_whole(f"the {part} dataset", DataLoader(given, batch_size=64))
+        return _read_whole(f"the {part}", DataLoader(given, batch_size=64))
     if isinstance(given, DataLoader) and not isinstance(given.dataset, IterableDataset):
-        return UnlabelledDataset(f"the {part} loader", given.dataset, given.collate_fn, given.num_workers)
+        return UnlabelledDataset(f"the {part}", given.dataset, given.collate_fn, given.num_workers)
     if not isinstance(given, (list, DataLoader)) and hasattr(given, "__getitem__") and hasattr(given, "__len__"):
-        return UnlabelledDataset(f"the {part} dataset", given)
+        return UnlabelledDataset(f"the {part}", given)
     if isinstance(given, Iterable):
-        return _read_whole(f"the {part} batches", given)
+        return _read_whole(f"the {part}", given)
     raise DataError(
         f"{part} are a {type(given).__name__}; give a folder, a tensor, a map-style Dataset, a DataLoader or a list of batches"
     )

@@ -70,11 +70,14 @@ class DataRecipe(UserRecord):
     @model_validator(mode="before")
     @classmethod
     def _images_alone(cls, value: Any) -> Any:
-        """`images: DIR` says source and task, and goes before them, as flags go before the recipe."""
-        if not isinstance(value, dict) or "images" not in value:
+        """`images: DIR` says source and task, and goes before them, as flags go before the recipe; `images:DIR` the task."""
+        if not isinstance(value, dict):
             return value
-        others = {key: stated for key, stated in value.items() if key != "images"}
-        return others | {"task": "imitation", "source": f"{_UNLABELLED}{value['images']}"}
+        if "images" in value:
+            others = {key: stated for key, stated in value.items() if key != "images"}
+            return others | {"task": "imitation", "source": f"{_UNLABELLED}{value['images']}"}
+        unlabelled = str(value.get("source")).startswith(_UNLABELLED)
+        return {"task": "imitation", **value} if unlabelled else value
 
     @staticmethod
     def of_images(folder: str | Path) -> DataRecipe:

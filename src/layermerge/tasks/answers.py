@@ -2,9 +2,9 @@
 
 In: outputs of any structure: tensors, tuples, lists, dicts, dataclasses, classes that torch's pytree knows. Out: one row an
 image for each tensor, in the order in which they come; what an exported file returns, which knows no structure, is read alike.
-The distance is the squared error of each tensor in units of the variance that the original's own has from image to image, and
-of all tensors the mean. So boxes and scores of a detector count alike, however large their numbers and however many they are;
-0 is the original, and 1 a network that says of every image what the original says on average.
+The error of a tensor is its squared error in units of the variance that the original's own has from image to image, so that
+boxes and scores of a detector count alike, however large their numbers and however many they are; 0 is the original, and 1 a
+network that says of every image what the original says on average.
 """
 
 from __future__ import annotations
@@ -143,11 +143,11 @@ def _unit(total: Tensor, squares: Tensor, count: int) -> float:
     return mean_square or 1.0
 
 
-def distances(mine: Answers, theirs: Answers, units: Sequence[float]) -> Tensor:
-    """Of each image, summed in float64 where nothing is trained; gradients flow into `mine`."""
-    total: Tensor | float = 0.0
+def errors(mine: Answers, theirs: Answers, units: Sequence[float]) -> Tensor:
+    """Images x tensors: squared errors in these units; in float64 where nothing is trained. Gradients flow into `mine`."""
+    columns = []
     for got, wanted, unit in zip(mine, theirs, units, strict=True):
         apart = (got.float() - wanted.to(got.device).float()).square()
-        total = total + apart.mean(1, dtype=None if got.requires_grad else torch.float64) / unit
-    assert isinstance(total, Tensor), "a form has a tensor at least"
-    return total / len(units)
+        columns.append(apart.mean(1, dtype=None if got.requires_grad else torch.float64) / unit)
+    count = max(map(len, columns))
+    return torch.stack([column.expand(count) for column in columns], 1)

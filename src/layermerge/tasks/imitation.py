@@ -1,9 +1,10 @@
 """Imitation: images without labels; a network is as good as its outputs are near those of the original.
 
-In: images, and the original, which `compress` and all that opens a run bring along. Training minimises the distance to the
-original's outputs (`answers` says what that is), and evaluation is that distance on held-out images with its sign turned: the
-original has 0, and about -1 a network that says the same of every image, so that scores are on the scale of shares. The
-original's outputs for images that come again and again are computed once and held, up to a bound.
+In: images, and the original, which `compress` and all that opens a run bring along. With d the error of a tensor (`answers`):
+the figure reported is d, of all tensors the mean. Training minimises log(1 + d), so that steps do not grow with the distance of
+a network that was cut down; the score is -d / (1 + d) on held-out images, which is -d near the original, and never falls
+below -1, so that it is on the scale of shares. Images that come again and again are shown to the original once, and its
+outputs are held, up to a bound.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from layermerge.data.sets import Draw, ImageSets, Loading, Scalar
 from layermerge.data.unlabelled import PartOfImages, Unlabelled, as_unlabelled
 from layermerge.errors import DataError, first_line
 from layermerge.files import weights_digest
-from layermerge.tasks.answers import Answers, Form, distances, units_of
+from layermerge.tasks.answers import Answers, Form, errors, units_of
 from layermerge.tasks.base import Batch, Network, Score, Task, device_of, evaluating
 from layermerge.tasks.calling import Call
 
@@ -63,12 +64,12 @@ class Imitation(Task):
         given = as_unlabelled(images, "images")
         if len(given) < FEWEST:
             raise DataError(
-                f"{given.name} hold {len(given)} images, too few to imitate with; give at least {FEWEST}, better some hundreds"
+                f"{len(given)} images are too few to imitate with; give at least {FEWEST}, better some hundreds"
             )
         train, kept = (given, as_unlabelled(test, "test images")) if test is not None else _set_aside(given, smaller)
         held_out = smaller.get("held_out", SET_ASIDE)
         if not isinstance(held_out, (int, float)):
-            smaller["held_out"] = as_unlabelled(held_out, "held_out")
+            smaller["held_out"] = as_unlabelled(held_out, "held-out images")
         self._sets = ImageSets(train, kept, **smaller)
         self._original = None if teacher is None else _Original(teacher, self._sets)
 
@@ -111,17 +112,18 @@ class Imitation(Task):
 
     def _mean(self, outputs: Any, theirs: Answers, count: int) -> Tensor:
         known = self._known
-        return distances(known.form.read(outputs, count), theirs, known.units).mean().float()
+        return errors(known.form.read(outputs, count), theirs, known.units).mean(0).log1p().mean()
 
     # -- evaluation
 
     @checked(DataError)
     def evaluate(self, network: Network) -> float:
-        return -float(self._distances(network, "held out", self._sets.held_out_batches).mean())
+        found = self._errors(network, "held out", self._sets.held_out_batches).mean(0)
+        return -float((found / (1 + found)).mean())
 
     @checked(DataError)
     def test(self, network: Network) -> Score:
-        found = self._distances(network, "test", self._sets.test_batches)
+        found = self._errors(network, "test", self._sets.test_batches).mean(1)
         mean, count = float(found.mean()), len(found)
         half = 1.96 * float(found.std()) / math.sqrt(count) if count > 1 else 0.0
         if mean < _ROUNDING:
@@ -131,8 +133,8 @@ class Imitation(Task):
     def describe(self) -> dict[str, Scalar]:
         return {"task": "imitation", "original": self._known.digest, **self._sets.describe()}
 
-    def _distances(self, network: Network, part: str, batches: Callable[[], Iterator[Labelled]]) -> Tensor:
-        """Of each image, in float64."""
+    def _errors(self, network: Network, part: str, batches: Callable[[], Iterator[Labelled]]) -> Tensor:
+        """Images x tensors, in float64."""
         known, found = self._known, list[Tensor]()
         with evaluating(network):
             for number, (given, _) in enumerate(batches()):
@@ -140,8 +142,8 @@ class Imitation(Task):
                 theirs = known.held_answers((part, number), batch)
                 with torch.inference_mode():  # not around the reading: what a dataset caches may be trained on later
                     mine = known.form.read(self.forward(network, batch), len(batch[0]))
-                    apart = distances(tuple(rows.cpu() for rows in mine), theirs, known.units)
-                found.append(apart.expand(len(batch[0])))
+                    apart = errors(tuple(rows.cpu() for rows in mine), theirs, known.units)
+                found.append(apart.expand(len(batch[0]), -1))
         return torch.cat(found)
 
     @property
