@@ -121,12 +121,8 @@ def test_python_takes_images_instead_of_a_task(run: Run) -> None:
     """A folder is noted for the verbs; its images are of the size that the model says. Rows are the same from two processes."""
     del run
     model = tiny_detector.network()
-    model.pretrained_cfg = {
-        "input_size": (3, 12, 12),
-        "mean": (0, 0, 0),
-        "std": (1, 1, 1),
-        "crop_pct": 1.0,
-    }  # as timm's do
+    own = {"input_size": (3, 12, 12), "mean": (0, 0, 0), "std": (1, 1, 1), "crop_pct": 1.0}
+    vars(model)["pretrained_cfg"] = own  # as timm's models have
     settings = tiny_runs.settings()
     result = lm.compress(model, images="photos", budget="70%", run_dir="a", settings=settings)
     assert result.report.score.name == "distance to the original"
