@@ -416,7 +416,10 @@ RUNS: list[tuple[Call, str]] = [
     (lambda g: lm.compress(g.model, images="photos"), "'photos' does not exist; give a folder of images"),
     (lambda g: lm.compress(g.model, images=3), "images are a int; give a folder, a tensor"),
     (lambda g: lm.compress(g.model, images=torch.zeros(30, 3, SIDE)), "give uint8 N x H x W x C"),
-    (lambda g: lm.compress(g.model, images=torch.zeros(30, 2, SIDE, SIDE)), "Sequential cannot take images of 2 x 6 x 6"),
+    (
+        lambda g: lm.compress(g.model, images=torch.zeros(30, 2, SIDE, SIDE)),
+        "Sequential cannot take images of 2 x 6 x 6",
+    ),
     (lambda g: lm.compress(g.model, "x"), "task is 'x'; give a task, such as"),
     (lambda g: lm.compress("timm:resnet18", g.task), "model is 'timm:resnet18'; give a torch.nn.Module"),
     (lambda g: lm.compress(g.model, g.task, budget=60), "cannot read the budget '60'; write a share"),

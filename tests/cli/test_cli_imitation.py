@@ -21,6 +21,7 @@ import tiny_runs
 from command_line import Run, document, one_line
 from layermerge.errors import RecipeError, TableError
 from layermerge.runs.data_recipe import DataRecipe
+from layermerge.runs.directory import RunDirectory
 from layermerge.tables.executors import LocalProcesses
 from layermerge.tasks.base import Task
 
@@ -160,6 +161,12 @@ def test_what_does_not_fit_is_one_line(run: Run, flags: tuple[str, ...], words: 
     Path("empty").mkdir()
     tiny_detector.write_folder(Path("few"), count=9)
     assert words in one_line(run("compress", *FLAGS, "--run-dir", "a", *flags))
+
+
+def test_images_take_the_size_that_the_input_says(run: Run) -> None:
+    planned = run("plan", MODEL[1], "--images", "photos", "--input", "3x10x14", "--run-dir", "a", "--json")
+    assert planned.code == 0, planned.err
+    assert RunDirectory(Path("a")).read_plan().shapes == ((3, 10, 14),)
 
 
 def test_labels_are_asked_for_where_they_are_needed(run: Run) -> None:

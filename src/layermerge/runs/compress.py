@@ -45,17 +45,17 @@ def compress(
     if runtime is not None:
         settings = settings.model_copy(update={"runtime": runtime})
     text = require_known(settings.method, budget)
-    recipe = RunRecipe.of(settings)
     if (task is None) is (images is None):
         raise RecipeError("compress takes either a task or images; give one of them")
+    data = None
     if isinstance(images, (str, Path)):  # which the recipe can name, so that no verb on the directory asks again
         data = DataRecipe.of_images(images)
-        recipe, task = recipe.model_copy(update={"data": data}), data.open(model)
+        task = data.open(model)
     elif images is not None:
         task = Imitation(images, teacher=model)
     assert task is not None
     context = open_context(model, task, run_dir, settings)
-    note_run(context, recipe)
+    note_run(context, RunRecipe.of(settings, data))
     return compress_run(context, text)
 
 

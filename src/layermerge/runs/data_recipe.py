@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
-from layermerge.data.preparation import STATISTICS, Augment, Interpolation, Preparation, Statistics
+from layermerge.data.preparation import STATISTICS, Augment, ImageSize, Interpolation, Preparation, Statistics
 from layermerge.data.readers import load_images
 from layermerge.data.sets import MOST_WORKERS, Loading
 from layermerge.errors import RecipeError
@@ -95,14 +95,14 @@ class DataRecipe(UserRecord):
             raise ValueError(f"unknown statistics '{value[:40]}'; write {', '.join(STATISTICS)}, or mean and std")
         return value
 
-    def open(self, model: Any) -> Task:
-        """The task; what the recipe leaves open about images follows the model's own data configuration."""
+    def open(self, model: Any, size: ImageSize | None = None) -> Task:
+        """The task. What the recipe leaves open follows the model's own data configuration, and before that the given size."""
         if self.task != "diffusion" and (self.condition != "none" or self.noise != NoiseRecipe()):
             raise RecipeError("data: noise and condition are for diffusion; say task: diffusion, or leave them out")
         unlabelled = self.source.startswith(_UNLABELLED)
         if unlabelled and self.task != "imitation":
             raise RecipeError(f"data: {self.source} has no labels, which {self.task} needs; say task: imitation")
-        loading = self.model_dump(include={*Loading.__annotations__}) | {"preparation": self._preparation(model)}
+        loading = self.model_dump(include={*Loading.__annotations__}) | {"preparation": self._preparation(model, size)}
         if self.task == "imitation" and "eval_batch_size" not in self.model_fields_set:
             del loading["eval_batch_size"]
         if unlabelled:
@@ -115,7 +115,7 @@ class DataRecipe(UserRecord):
         conditions = _labels_alone if self.condition == "labels" else None
         return Diffusion(train, test, model, schedule=self.noise.schedule(), conditions=conditions, **loading)
 
-    def _preparation(self, model: Any) -> Preparation:
+    def _preparation(self, model: Any, size: ImageSize | None) -> Preparation:
         """Models of timm carry the configuration of their data."""
         says_itself = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
         own = Preparation.for_timm(model) if says_itself and self.reads_files else Preparation()
@@ -124,7 +124,7 @@ class DataRecipe(UserRecord):
             normalise=STATISTICS[normalise] if isinstance(normalise, str) else normalise or own.normalise,
             augment=self.augment,
             pad=self.pad,
-            size=self.size or own.size,
+            size=self.size or (size if self.reads_files else None) or own.size,
             interpolation=self.interpolation or own.interpolation,
             crop_pct=self.crop_pct or own.crop_pct,
         )

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from layermerge.data.preparation import size_of
 from layermerge.errors import RecipeError
 from layermerge.models import LoadedModel, load_model, parse_shape
 from layermerge.planning.plan import plan
@@ -27,9 +28,7 @@ def open_task(recipe: RunRecipe, loaded: LoadedModel) -> Task:
     data = recipe.require_data()
     shape = parse_shape(recipe.input) if recipe.input is not None else None
     known = shape or (_first_shape(loaded.known_inputs) if data.task == "imitation" else None)
-    if known is not None and data.size is None and data.reads_files:
-        data = data.model_copy(update={"size": known[-1]})
-    task = data.open(loaded.module)
+    task = data.open(loaded.module, size_of(known) if known is not None and len(known) == 3 else None)
     if shape is not None and (found := _first_shape(task.example_inputs())) != shape:
         said = "x".join(map(str, found or ()))
         raise RecipeError(

@@ -176,8 +176,9 @@ class RunRecipe(Settings):
         return {"source": value} if isinstance(value, str) else value
 
     @staticmethod
-    def of(settings: Settings) -> RunRecipe:
-        return RunRecipe.model_validate(settings.model_dump(exclude_unset=True))
+    def of(settings: Settings, data: DataRecipe | None = None) -> RunRecipe:
+        recipe = RunRecipe.model_validate(settings.model_dump(exclude_unset=True))
+        return recipe if data is None else recipe.model_copy(update={"data": data})
 
     @property
     def settings(self) -> Settings:
@@ -191,7 +192,7 @@ class RunRecipe(Settings):
     def require_data(self) -> DataRecipe:
         if self.data is None:
             raise RecipeError(
-                "data: is missing; give it in the recipe, as --data imagefolder:PATH, or as --images DIR without labels"
+                "data: is missing; give it in the recipe or as --data imagefolder:PATH, without labels as --images DIR"
             )
         return self.data
 
