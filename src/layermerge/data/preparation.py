@@ -61,6 +61,7 @@ class Preparation:
     augment: Augment = "none"
     pad: int = 4
     size: ImageSize = 224
+    """A side, or height and width."""
     interpolation: Interpolation = "bilinear"
     crop_pct: float = 0.875
 

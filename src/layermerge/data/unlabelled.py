@@ -81,7 +81,7 @@ class UnlabelledDataset(LoadedImages):
                 example, _ = _example(self.name, self.dataset, index)
             for leaf in pytree.tree_leaves(example):
                 if isinstance(leaf, (Tensor, np.ndarray)):
-                    yield digest(np.ascontiguousarray(torch.as_tensor(leaf).detach().cpu().numpy()).data)
+                    yield digest(_values(torch.as_tensor(leaf)))
 
 
 class HeldInputs(Images):
@@ -109,7 +109,7 @@ class HeldInputs(Images):
     def _content(self) -> Iterable[str | memoryview]:
         for leaf in pytree.tree_leaves(self.inputs):
             yield str((tuple(leaf.shape), leaf.dtype))
-            yield leaf.numpy().data
+            yield _values(leaf)
 
 
 class PartOfImages(Images):
@@ -194,6 +194,12 @@ def _example(name: str, dataset: Dataset[Any], index: int) -> tuple[Any, int]:
 def _collated(collate: Collate, examples: list[Any]) -> tuple[Any, Tensor]:
     """Whatever the examples are collated to, and the label that all have."""
     return collate([example for example, _ in examples]), torch.zeros(len(examples), dtype=torch.int64)
+
+
+def _values(tensor: Tensor) -> memoryview:
+    """What a fingerprint is made of; numpy does not know every kind of float."""
+    plain = tensor.detach().cpu()
+    return np.ascontiguousarray((plain.float() if plain.is_floating_point() else plain).numpy()).data
 
 
 def _listed(things: Iterable[Any]) -> str:

@@ -22,8 +22,8 @@ from layermerge.errors import DataError
 Answers = tuple[Tensor, ...]
 """Each images x values; of a tensor that all images share, 1 x values."""
 
-_CONSTANT = 1e-10
-"""A variance below this share of the mean square is rounding, of an output that does not depend on the image."""
+_CONSTANT = 1e-6
+"""A variance below this share of the mean square, a thousandth in size, is that of an output that does not depend on images."""
 
 
 def floating_tensors(outputs: Any) -> Iterator[Tensor]:

@@ -119,7 +119,7 @@ class Imitation(Task):
     @checked(DataError)
     def evaluate(self, network: Network) -> float:
         found = self._errors(network, "held out", self._sets.held_out_batches).mean(0)
-        return -float((found / (1 + found)).mean())
+        return 0.0 - float((found / (1 + found)).mean())
 
     @checked(DataError)
     def test(self, network: Network) -> Score:
