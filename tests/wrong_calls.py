@@ -369,6 +369,12 @@ TASKS: list[tuple[Call, str]] = [
     (lambda g: lm.tasks.Diffusion(images(), images(), g.model), "Sequential does not take 2 inputs"),
     (lambda g: lm.tasks.Diffusion(images(), images(), g.model, schedule="ddpm"), "str has no alphas_cumprod"),
     (lambda g: lm.tasks.Diffusion(images(), images(), g.model, conditions=3), "conditions is 3; give a function"),
+    (lambda _: lm.tasks.Imitation(), "missing a required argument: 'images'"),
+    (lambda _: lm.tasks.Imitation(images()[0], teacher="net"), "teacher is 'net'; give a torch.nn.Module or None"),
+    (lambda _: lm.tasks.Imitation(images()[0], augment="flip"), "unexpected keyword argument 'augment'"),
+    (lambda _: lm.tasks.Imitation(images(10)[0]), "10 images are too few to imitate with"),
+    (lambda _: lm.tasks.Imitation(tensors()).example_inputs(), "Imitation knows no network to imitate"),
+    (lambda g: lm.finetune(g.rewritten, lm.tasks.Imitation(tensors()), lm.Recipe(steps=1)), "knows no network to im"),
     (lambda _: lm.tasks.NoiseSchedule("linear"), "a noise schedule is a tensor of numbers, not a str"),
     (lambda _: lm.tasks.NoiseSchedule.from_betas(steps=1), "a noise schedule needs two time steps or more"),
     (lambda _: lm.tasks.NoiseSchedule.from_betas(betas="cosine"), "betas is 'cosine'; give 'linear' or 'scaled"),
@@ -405,7 +411,15 @@ FILES: list[tuple[Call, str]] = [
 ]
 
 RUNS: list[tuple[Call, str]] = [
-    (lambda g: lm.compress(g.model), "missing a required argument: 'task'"),
+    (lambda g: lm.compress(g.model), "compress takes either a task or images; give one of them"),
+    (lambda g: lm.compress(g.model, g.task, images="photos"), "compress takes either a task or images"),
+    (lambda g: lm.compress(g.model, images="photos"), "'photos' does not exist; give a folder of images"),
+    (lambda g: lm.compress(g.model, images=3), "images are a int; give a folder, a tensor"),
+    (lambda g: lm.compress(g.model, images=torch.zeros(30, 3, SIDE)), "give uint8 N x H x W x C"),
+    (
+        lambda g: lm.compress(g.model, images=torch.zeros(30, 2, SIDE, SIDE)),
+        "Sequential cannot take images of 2 x 6 x 6",
+    ),
     (lambda g: lm.compress(g.model, "x"), "task is 'x'; give a task, such as"),
     (lambda g: lm.compress("timm:resnet18", g.task), "model is 'timm:resnet18'; give a torch.nn.Module"),
     (lambda g: lm.compress(g.model, g.task, budget=60), "cannot read the budget '60'; write a share"),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from layermerge.data.preparation import STATISTICS, Preparation
 from layermerge.errors import RecipeError
-from layermerge.runs.recipe import DataRecipe, NoiseRecipe
+from layermerge.runs.data_recipe import DataRecipe, NoiseRecipe
 from layermerge.tasks import Classification, Diffusion, Draw, NoiseSchedule, load_images
 
 

@@ -11,7 +11,8 @@ import yaml
 import layermerge as lm
 from layermerge.data.preparation import Statistics
 from layermerge.errors import LayerMergeError, RecipeError
-from layermerge.runs.recipe import DataRecipe, RunRecipe, Settings, read_recipe, read_value
+from layermerge.runs.data_recipe import DataRecipe
+from layermerge.runs.recipe import RunRecipe, Settings, read_recipe, read_value
 from layermerge.tables.estimators.calibrated import Calibrated
 from layermerge.tables.estimators.trained import Trained
 from layermerge.tables.executors import LocalProcesses, in_this_process

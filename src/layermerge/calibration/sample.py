@@ -106,10 +106,10 @@ def _batches(images: Any, count: int) -> Iterator[Any]:
 
 def _recorded(task: Task, batch: Any) -> Any:
     """What the task calls a network with, for a batch of its own."""
-    calls: list[tuple[Any, ...]] = []
+    calls: list[Any] = []
 
-    def network(*args: Any) -> None:
-        calls.append(args)
+    def network(*args: Any, **kwargs: Any) -> None:
+        calls.append(kwargs or args)
 
     task.forward(network, batch)
     return calls[0]

@@ -20,6 +20,7 @@ from layermerge.cli.flags import RUNTIME, Flags, PlaceOption, RecipeArgument, ta
     "input",
     "free_size",
     "data",
+    "images",
     "label",
     *RUNTIME,
     "workers",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @app.command()
-@takes("model", "weights", "input", "free_size", "data", "budget", "method", "label")
+@takes("model", "weights", "input", "free_size", "data", "images", "budget", "method", "label")
 def export(
     run_dir: RunArgument,
     to: Annotated[

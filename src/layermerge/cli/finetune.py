@@ -11,7 +11,7 @@ from layermerge.cli.flags import Flags, RecipeOption, RunArgument, takes
 
 
 @app.command()
-@takes("budget", "model", "weights", "input", "free_size", "data", "method", "label")
+@takes("budget", "model", "weights", "input", "free_size", "data", "images", "method", "label")
 def finetune(
     run_dir: RunArgument,
     recipe: RecipeOption = None,

@@ -64,6 +64,13 @@ _SHARED: dict[str, tuple[str, Any]] = {
             ),
         ],
     ),
+    "images": (
+        "data.images",
+        Annotated[
+            Path | None,
+            typer.Option("--images", metavar="DIR", help="A folder of images without labels, instead of --data."),
+        ],
+    ),
     "budget": (
         "budgets",
         Annotated[list[str] | None, typer.Option("--budget", help="60% or 0.6, 1.8x or 12ms; repeatable.")],
@@ -171,6 +178,7 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
             changes = {_SHARED[name][0]: given.pop(name) for name in names}
             stated = {key: str(value) if isinstance(value, Path) else value for key, value in changes.items()}
             stated = {key: value for key, value in stated.items() if value is not None and value != []}
+            _require_one_source(stated)
             verb(**given, flags=Flags(stated | _read_settings(settings or []), allowed))
 
         parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own] + shared
@@ -179,6 +187,13 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         return call
 
     return decorate
+
+
+def _require_one_source(stated: dict[str, Any]) -> None:
+    from layermerge.errors import RecipeError
+
+    if "data.source" in stated and "data.images" in stated:
+        raise RecipeError("--data and --images both say on which images; give one of them")
 
 
 def _read_settings(settings: list[str]) -> dict[str, Any]:

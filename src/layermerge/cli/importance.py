@@ -12,7 +12,7 @@ from layermerge.cli.flags import Flags, RecipeOption, RunArgument, takes
 
 
 @app.command()
-@takes("model", "weights", "input", "free_size", "data", "method", "workers", "executor", "address")
+@takes("model", "weights", "input", "free_size", "data", "images", "method", "workers", "executor", "address")
 def importance(
     run_dir: RunArgument,
     recipe: RecipeOption = None,

@@ -31,7 +31,7 @@ class Menu(str, Enum):
 
 
 @app.command()
-@takes("input", "free_size", "data", "weights", *RUNTIME)
+@takes("input", "free_size", "data", "images", "weights", *RUNTIME)
 def plan(
     model: ModelArgument,
     rules: Annotated[RuleSet, typer.Option(help="Our rules, or those of the paper.")] = RuleSet.ours,

@@ -93,7 +93,7 @@ class DatasetImages(LoadedImages):
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """That of the first example."""
-        with _random_state(0, 0):
+        with random_state(0, 0):
             batch = _collated(self.collate, self.name, [_read_example(self.name, self.dataset, 0)])
         if isinstance(batch, DataError):
             raise batch
@@ -103,7 +103,7 @@ class DatasetImages(LoadedImages):
         return partial(_read_example, self.name, self.dataset)
 
     def finisher(self, preparation: Preparation, seed: int | None) -> Callable[[Tensor, Tensor], Tensor]:  # noqa: ARG002
-        _require_none(self.name, preparation)
+        require_unprepared(self.name, preparation)
         return lambda images, _: images
 
     def _content(self) -> Iterable[str]:
@@ -147,7 +147,7 @@ class Stream(Images):
         seed: int | None,  # noqa: ARG002
         workers: int = 0,  # noqa: ARG002 - the loader has its own
     ) -> Iterator[Labelled]:
-        _require_none(self.name, preparation)
+        require_unprepared(self.name, preparation)
         source = self._read()
         images, labels, start = torch.empty(0), torch.empty(0, dtype=torch.int64), 0
         for indices in index_batches:
@@ -186,7 +186,7 @@ class _Examples(Dataset[Any]):
         self._read, self._seed = read, seed
 
     def __getitem__(self, index: int) -> Any:
-        with _random_state(self._seed, index):
+        with random_state(self._seed, index):
             try:
                 return self._read(index)
             except DataError as error:
@@ -207,7 +207,7 @@ def _collated(collate: Collate, name: str, examples: list[Any]) -> Any:
 
 
 @contextmanager
-def _random_state(seed: int, index: int) -> Iterator[None]:
+def random_state(seed: int, index: int) -> Iterator[None]:
     """Everything that transforms draw from is seeded, and afterwards as it was."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     state = np.random.SeedSequence((seed, index)).generate_state(3)
@@ -232,7 +232,7 @@ def _labels_of(name: str, dataset: Any) -> Any:
             return labels
     found = []
     for index in range(len(dataset)):
-        with _random_state(0, index):
+        with random_state(0, index):
             found.append(int(_read_example(name, dataset, index)[1]))
     return found
 
@@ -243,6 +243,7 @@ def _pair(name: str, given: Any) -> tuple[Any, Any]:
     raise DataError(f"{name} is a {type(given).__name__}, not a pair of image and label")
 
 
-def _require_none(name: str, preparation: Preparation) -> None:
+def require_unprepared(name: str, preparation: Preparation) -> None:
+    """Raises where images that a user's own code prepares would have to be prepared again."""
     if preparation != Preparation():
         raise DataError(f"{name} prepares its images itself; put augmentation and normalisation into its transforms")

@@ -1,4 +1,5 @@
-"""Image folders: PATH/train/CLASS/*.jpg and PATH/val/CLASS/*.jpg. Out: FolderImages; files are opened only when read.
+"""Image folders: PATH/train/CLASS/*.jpg and PATH/val/CLASS/*.jpg, or images alone in any nesting. Out: FolderImages; files are
+opened only when read.
 
 Images have 8 bits a channel when they are read; 16 bits of grey are scaled to 8. What is skipped is said in a warning.
 """
@@ -38,12 +39,7 @@ def read_image_folder(path: Path) -> tuple[Images, Images]:
         raise DataError(f"'{path}' has {lacking}; it needs train/CLASS/*.jpg and val/CLASS/*.jpg")
     skipped: Counter[str] = Counter()
     train, test = (_read_part(part, skipped) for part in (path / "train", found))
-    if skipped:
-        counts = ", ".join(f"{count} {suffix}" for suffix, count in skipped.most_common(5))
-        warnings.warn(
-            f"'{path}': {skipped.total()} files are skipped ({counts}); images end in {', '.join(SUFFIXES)}",
-            stacklevel=2,
-        )
+    _warn_of(path, skipped)
     if train.classes != test.classes:
         other = min(set(train.classes) ^ set(test.classes))
         place, lacks = (train, test) if other in train.classes else (test, train)
@@ -60,6 +56,32 @@ def read_image_folder(path: Path) -> tuple[Images, Images]:
                 stacklevel=2,
             )
     return train, test
+
+
+def read_images(path: Path) -> FolderImages:
+    """All images in a folder and below it, without labels."""
+    if not path.is_dir():
+        raise DataError(f"'{path}' {'is not a folder' if path.exists() else 'does not exist'}; give a folder of images")
+    found = sorted(file for file in path.rglob("*") if file.is_file() and not _hidden(file.relative_to(path)))
+    images = [file for file in found if file.suffix.lower() in SUFFIXES]
+    if not images:
+        raise DataError(f"'{path}' has no images, nor have folders in it; they end in {', '.join(SUFFIXES)}")
+    others = (file for file in found if file.suffix.lower() not in SUFFIXES)
+    _warn_of(path, Counter(file.suffix.lower() or "without a suffix" for file in others))
+    return FolderImages(path.resolve().name, path, images, np.zeros(len(images), np.int64), ("images",))
+
+
+def _hidden(relative: Path) -> bool:
+    return any(part.startswith(".") for part in relative.parts)
+
+
+def _warn_of(path: Path, skipped: Counter[str]) -> None:
+    if not skipped:
+        return
+    counts = ", ".join(f"{count} {suffix}" for suffix, count in skipped.most_common(5))
+    warnings.warn(
+        f"'{path}': {skipped.total()} files are skipped ({counts}); images end in {', '.join(SUFFIXES)}", stacklevel=3
+    )
 
 
 def _read_part(root: Path, skipped: Counter[str]) -> FolderImages:

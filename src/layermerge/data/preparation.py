@@ -6,7 +6,7 @@ folders; arrays have their size already.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -22,6 +22,8 @@ from layermerge.models import import_torchvision
 
 Augment = Literal["none", "flip", "crop_flip", "imagenet", "randaugment"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+ImageSize = int | tuple[int, int]
+"""A side, or height and width."""
 
 
 @checked(DataError)
@@ -58,12 +60,14 @@ class Preparation:
     """None leaves pixels in [0, 1]."""
     augment: Augment = "none"
     pad: int = 4
-    size: int = 224
+    size: ImageSize = 224
+    """A side, or height and width."""
     interpolation: Interpolation = "bilinear"
     crop_pct: float = 0.875
 
     def __post_init__(self) -> None:
-        if self.pad < 0 or self.size < 1 or not 0 < self.crop_pct <= 1:
+        shortest = self.size if isinstance(self.size, int) else min(self.size)
+        if self.pad < 0 or shortest < 1 or not 0 < self.crop_pct <= 1:
             raise DataError(
                 f"preparation needs pad >= 0, size >= 1 and crop_pct in (0, 1]; got {self.pad}, {self.size}, {self.crop_pct}"
             )
@@ -84,7 +88,7 @@ class Preparation:
         return cls(
             normalise=Statistics(tuple(config["mean"]), tuple(config["std"])),
             augment=augment,
-            size=config["input_size"][-1],
+            size=size_of(config["input_size"]),
             interpolation=config["interpolation"],
             crop_pct=config["crop_pct"],
         )
@@ -100,7 +104,7 @@ class Preparation:
             "std": None if stated is None else ", ".join(map(str, stated.std)),
             "augment": self.augment,
             "pad": self.pad,
-            "size": self.size,
+            "size": self.size if isinstance(self.size, int) else " x ".join(map(str, self.size)),
             "interpolation": self.interpolation,
             "crop_pct": self.crop_pct,
         }
@@ -131,6 +135,12 @@ class Preparation:
             )
         mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (self.normalise.mean, self.normalise.std))
         return pixels.sub_(mean).div_(std)
+
+
+def size_of(shape: Sequence[int]) -> ImageSize:
+    """That of images whose shape ends in height and width."""
+    height, width = shape[-2:]
+    return height if height == width else (height, width)
 
 
 class Variation:

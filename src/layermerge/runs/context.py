@@ -46,6 +46,7 @@ def open_context(
 ) -> Context:
     """Traces the network; settings that cannot be kept here are refused before any work."""
     settings.require_machine()
+    task = task.for_original(teacher or model)
     runtime, directory, inputs = settings.make_runtime(), RunDirectory(Path(run_dir)), task.example_inputs()
     traced = trace(model, inputs, free_size=settings.free_size)
     directory.require_same_network(traced.structure, traced.inputs, type(model).__name__)

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from layermerge.data.preparation import size_of
 from layermerge.errors import RecipeError
 from layermerge.models import LoadedModel, load_model, parse_shape
 from layermerge.planning.plan import plan
@@ -26,19 +27,18 @@ def open_task(recipe: RunRecipe, loaded: LoadedModel) -> Task:
     """The recipe's task; its images have the recipe's input size, where that says one."""
     data = recipe.require_data()
     shape = parse_shape(recipe.input) if recipe.input is not None else None
-    if shape is not None and data.size is None and data.source.startswith("imagefolder:"):
-        data = data.model_copy(update={"size": shape[-1]})
-    task = data.open(loaded.module)
+    known = shape or (_first_shape(loaded.known_inputs) if data.task == "imitation" else None)
+    task = data.open(loaded.module, size_of(known) if known is not None and len(known) == 3 else None)
     if shape is not None and (found := _first_shape(task.example_inputs())) != shape:
-        said = "x".join(map(str, found))
+        said = "x".join(map(str, found or ()))
         raise RecipeError(
             f"input is {recipe.input}, but the images of {data.source} come as {said}; leave out the input"
         )
     return task
 
 
-def _first_shape(inputs: Any) -> tuple[int, ...]:
-    return next(tuple(leaf.shape[1:]) for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor))
+def _first_shape(inputs: Any) -> tuple[int, ...] | None:
+    return next((tuple(leaf.shape[1:]) for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)), None)
 
 
 def open_run(recipe: RunRecipe, place: Path, menu: str = "layeronly") -> Context:

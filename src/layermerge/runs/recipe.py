@@ -14,16 +14,13 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
-from torch import Tensor
 
 from layermerge.calibration.sample import FEWEST
-from layermerge.data.preparation import STATISTICS, Augment, Interpolation, Preparation, Statistics
-from layermerge.data.readers import load_images
-from layermerge.data.sets import MOST_WORKERS, Loading
 from layermerge.errors import LayerMergeError, RecipeError, first_line
 from layermerge.files import STRICT, UserRecord, first_problem
 from layermerge.models import parse_shape
 from layermerge.planning.rules import Rules
+from layermerge.runs.data_recipe import DataRecipe
 from layermerge.runs.yaml_text import LONGEST, read_yaml
 from layermerge.runtimes.base import Runtime, RuntimeSettings
 from layermerge.runtimes.registry import RUNTIMES, make_runtime
@@ -34,10 +31,6 @@ from layermerge.tables.estimators.calibrated import IMAGES, Calibrated
 from layermerge.tables.estimators.trained import Trained
 from layermerge.tables.executors import Executor, LocalProcesses, in_this_process
 from layermerge.tables.ray_cluster import RayCluster
-from layermerge.tasks.base import Task
-from layermerge.tasks.classification import Classification
-from layermerge.tasks.diffusion import Diffusion
-from layermerge.tasks.noise import Betas, NoiseSchedule, Prediction
 from layermerge.tuning.distributed import usable_device
 from layermerge.tuning.recipe import Distillation, Recipe
 
@@ -208,86 +201,6 @@ def _usual_objective(importance: Recipe | None) -> Objective:
     return usual_objective("calibrated" if importance is None else "trained")
 
 
-class NoiseRecipe(UserRecord):
-    """The noise of a diffusion model: a diffusers scheduler, or the betas of one."""
-
-    model_config = STRICT
-
-    scheduler: Path | None = None
-    """A directory with scheduler_config.json; the other keys then go without saying."""
-    steps: int = Field(default=1000, ge=2, le=1_000_000)
-    first_beta: float = Field(default=1e-4, gt=0, lt=1)
-    last_beta: float = Field(default=0.02, gt=0, lt=1)
-    betas: Betas = "linear"
-    prediction: Prediction = "epsilon"
-
-    def schedule(self) -> NoiseSchedule:
-        if self.scheduler is not None:
-            return NoiseSchedule.read(self.scheduler)
-        return NoiseSchedule.from_betas(self.steps, self.first_beta, self.last_beta, self.betas, self.prediction)
-
-
-class DataRecipe(UserRecord):
-    """What the network is for, on which images, how they are prepared, and which of them are held out from training."""
-
-    model_config = STRICT
-
-    task: Literal["classification", "diffusion"] = "classification"
-    source: str
-    """imagefolder:PATH, cifar10:PATH, fashion-mnist:PATH, npz:PATH or embedded."""
-    noise: NoiseRecipe = NoiseRecipe()
-    condition: Literal["none", "labels"] = "none"
-    """What else a diffusion model takes: nothing, or the class of each image."""
-    normalise: str | Statistics | None = None
-    """imagenet, cifar10, fashion-mnist, none, or mean and std; by default what the model says of itself, or else none."""
-    augment: Augment = "none"
-    pad: int = Field(default=4, ge=0, le=1024)
-    size: int | None = Field(default=None, ge=1, le=8192)
-    interpolation: Interpolation | None = None
-    crop_pct: float | None = Field(default=None, gt=0, le=1)
-    held_out: float | int = 0.1
-    held_out_from: int | None = None
-    seed: int = Field(default=0, ge=0)
-    workers: int = Field(default=0, ge=0, le=MOST_WORKERS)
-    eval_batch_size: int = Field(default=250, ge=1, le=65_536)
-
-    @field_validator("normalise")
-    @classmethod
-    def _known_statistics(cls, value: str | Statistics | None) -> str | Statistics | None:
-        if isinstance(value, str) and value not in STATISTICS:
-            raise ValueError(f"unknown statistics '{value[:40]}'; write {', '.join(STATISTICS)}, or mean and std")
-        return value
-
-    def open(self, model: Any) -> Task:
-        """The task; what the recipe leaves open about images follows the model's own data configuration."""
-        if self.task != "diffusion" and (self.condition != "none" or self.noise != NoiseRecipe()):
-            raise RecipeError("data: noise and condition are for diffusion; say task: diffusion, or leave them out")
-        train, test = load_images(self.source)
-        loading = self.model_dump(include={*Loading.__annotations__}) | {"preparation": self._preparation(model)}
-        if self.task == "classification":
-            return Classification(train, test, **loading)
-        conditions = _labels_alone if self.condition == "labels" else None
-        return Diffusion(train, test, model, schedule=self.noise.schedule(), conditions=conditions, **loading)
-
-    def _preparation(self, model: Any) -> Preparation:
-        """Models of timm carry the configuration of their data."""
-        says_itself = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
-        own = Preparation.for_timm(model) if says_itself and self.source.startswith("imagefolder:") else Preparation()
-        normalise = self.normalise
-        return Preparation(
-            normalise=STATISTICS[normalise] if isinstance(normalise, str) else normalise or own.normalise,
-            augment=self.augment,
-            pad=self.pad,
-            size=self.size or own.size,
-            interpolation=self.interpolation or own.interpolation,
-            crop_pct=self.crop_pct or own.crop_pct,
-        )
-
-
-def _labels_alone(labels: Tensor) -> tuple[Tensor]:
-    return (labels,)
-
-
 class RunRecipe(Settings):
     """A whole run: the network, the data, the budgets, and how. A run that Python started names neither of the first two."""
 
@@ -304,8 +217,9 @@ class RunRecipe(Settings):
         return {"source": value} if isinstance(value, str) else value
 
     @staticmethod
-    def of(settings: Settings) -> RunRecipe:
-        return RunRecipe.model_validate(settings.model_dump(exclude_unset=True))
+    def of(settings: Settings, data: DataRecipe | None = None) -> RunRecipe:
+        recipe = RunRecipe.model_validate(settings.model_dump(exclude_unset=True))
+        return recipe if data is None else recipe.model_copy(update={"data": data})
 
     @property
     def settings(self) -> Settings:
@@ -318,7 +232,9 @@ class RunRecipe(Settings):
 
     def require_data(self) -> DataRecipe:
         if self.data is None:
-            raise RecipeError("data: is missing; give it in the recipe or as --data imagefolder:PATH")
+            raise RecipeError(
+                "data: is missing; give it in the recipe or as --data imagefolder:PATH, without labels as --images DIR"
+            )
         return self.data
 
 

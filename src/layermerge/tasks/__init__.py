@@ -6,6 +6,7 @@ from layermerge.data.sets import Draw, Loading
 from layermerge.tasks.base import Batch, Network, Score, Task
 from layermerge.tasks.classification import Classification
 from layermerge.tasks.diffusion import Diffusion
+from layermerge.tasks.imitation import Imitation
 from layermerge.tasks.noise import NoiseSchedule
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Classification",
     "Diffusion",
     "Draw",
+    "Imitation",
     "Loading",
     "Network",
     "NoiseSchedule",

@@ -65,6 +65,11 @@ class Task(ABC):
     ceiling: float
     """No network can score more than this."""
 
+    def for_original(self, original: nn.Module) -> Task:
+        """The task of making this network faster; most are the same for all, and return themselves."""
+        del original
+        return self
+
     @abstractmethod
     def train_batches(self, draw: Draw) -> Iterable[Batch]:
         """The batches of one epoch; the last, incomplete one is left out unless it is the only one."""
