@@ -71,12 +71,16 @@ def batch_size_for(structure: Structure) -> int:
     return max(1, min(_MOST_IMAGES, _LARGEST_MAP_BYTES // (4 * max(map(prod, shapes)))))
 
 
-def held_out_inputs(task: Task, example: Inputs, batch_size: int) -> tuple[Inputs, ...]:
-    """What the task calls a network with, for its held-out images, in batches of at most `batch_size`."""
-    found = []
+def held_out_inputs(task: Task, example: Inputs, batch_size: int, most: int) -> tuple[Inputs, ...]:
+    """What the task calls a network with, for `most` of its held-out images, in batches of at most `batch_size`."""
+    found, left = list[Inputs](), most
     for batch in task.held_out_batches():
         inputs = _like(_recorded(task, batch), example)
-        found += [_taken(inputs, part) for part in torch.split(torch.arange(inputs.batch), batch_size)]
+        taken = torch.arange(min(inputs.batch, left))
+        found += [_taken(inputs, part) for part in torch.split(taken, batch_size) if len(part)]
+        left -= len(taken)
+        if not left:
+            break
     if not found:
         raise DataError(f"{type(task).__name__} has no held-out batches to compare outputs on; hold some images out")
     return tuple(found)

@@ -27,7 +27,7 @@ from layermerge.runtimes.registry import RUNTIMES, make_runtime
 from layermerge.solving.budget import budget_text
 from layermerge.tables.bounds import Objective, usual_objective
 from layermerge.tables.estimators.base import Estimator
-from layermerge.tables.estimators.calibrated import IMAGES, Calibrated
+from layermerge.tables.estimators.calibrated import Calibrated
 from layermerge.tables.estimators.trained import Trained
 from layermerge.tables.executors import Executor, LocalProcesses, in_this_process
 from layermerge.tables.ray_cluster import RayCluster
@@ -137,8 +137,8 @@ class Settings(UserRecord):
     importance: Annotated[Recipe | None, BeforeValidator(_importance)] = None
     """How a copy is trained for each entry of the importance table; by default, or `calibrated`, there is no training: entries
     are fitted to the original in closed form and compared with it."""
-    calibrate: int = Field(default=IMAGES, ge=0, le=1_000_000)
-    """Training images that fits look at, of the chosen network before it is fine-tuned too; 0 leaves that one out."""
+    calibrate: int = Field(default=512, ge=0, le=1_000_000)
+    """Training images that the chosen network is fitted to its original on, before it is fine-tuned; 0 leaves that out."""
     finetune: Annotated[Recipe | None, BeforeValidator(partial(_filled, FINETUNE)), BeforeValidator(_none)] = FINETUNE
     """How the chosen network is trained; `none` leaves it as it was calibrated."""
     device: Device = "cpu"
@@ -170,7 +170,7 @@ class Settings(UserRecord):
 
     @property
     def estimator(self) -> Estimator:
-        return Calibrated(self.calibrate or IMAGES) if self.importance is None else Trained(self.importance)
+        return Calibrated() if self.importance is None else Trained(self.importance)
 
     @property
     def objective_is_usual(self) -> bool:

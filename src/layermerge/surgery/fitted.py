@@ -58,10 +58,11 @@ def condense(module: RewrittenModule, number: int, kernel: Kernel) -> FittedModu
     if (own := _own_modules(module, site)) is not None:
         return own
     name = merged_name(module, module.surgery.regions[number])
-    carriers = {
-        shift: nn.Conv2d(matrix.shape[1], matrix.shape[0], 1, bias=False) for shift, matrix in kernel.shifts.items()
-    }
-    made = FittedModules(_conv_of(kernel.spec), nn.BatchNorm2d(kernel.spec.out_channels), carriers)
+    with torch.random.fork_rng(devices=()):  # their weights are drawn, and then written over
+        carriers = {
+            shift: nn.Conv2d(matrix.shape[1], matrix.shape[0], 1, bias=False) for shift, matrix in kernel.shifts.items()
+        }
+        made = FittedModules(_conv_of(kernel.spec), nn.BatchNorm2d(kernel.spec.out_channels), carriers)
     paths = {name: made.conv, f"{name}_norm": made.norm} | {f"{name}_{shift}": one for shift, one in carriers.items()}
     for path, part in paths.items():
         assert part is not None

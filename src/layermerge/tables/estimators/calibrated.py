@@ -27,7 +27,9 @@ from layermerge.tasks.base import Task, held_out_score
 from layermerge.tracing.trace import Trace
 from layermerge.tuning.distributed import usable_device
 
-IMAGES = 512
+IMAGES = 256
+SCORED = 512
+"""Held-out images that outputs are compared on, at most."""
 _FITS = 1
 """How entries are fitted; raised with every change to it, since rows that were fitted otherwise do not mix."""
 
@@ -77,7 +79,7 @@ class CalibratedJob(Job):
         example = self.trace.inputs
         size = batch_size_for(self.trace.structure)
         sample = Sample.of(self.task, example, self.images, size)
-        return Trials(self._original, sample, held_out_inputs(self.task, example, size), self.task.divergence)
+        return Trials(self._original, sample, held_out_inputs(self.task, example, size, SCORED), self.task.divergence)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_trials", "_original")}
@@ -88,4 +90,4 @@ class CalibratedJob(Job):
         return 0.0
 
     def describe(self) -> dict[str, Scalar]:
-        return {"estimator": "calibrated", "images": self.images, "fits": _FITS}
+        return {"estimator": "calibrated", "images": self.images, "scored": SCORED, "fits": _FITS}
