@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from layermerge.conv import ConvSpec
 from layermerge.errors import PlanError
+from layermerge.planning.candidate import Candidate
 from layermerge.planning.flow import Flow
-from layermerge.planning.plan import Candidate
 from layermerge.planning.ranges import span, why_illegal, why_no_range
 from layermerge.planning.remains import Remains
 from layermerge.planning.rules import emptied
@@ -43,6 +43,8 @@ class Reading:
     follow: tuple[Operation, ...]
     """What runs behind its conv up to the next conv, barrier or fork, in the network with this candidate alone.
     Where no conv is left, what it leaves behind in its place: an activation, an add."""
+    replaced: Operation | None = None
+    """Of what follows: the activation that its stand-in replaces."""
 
 
 def read(structure: Structure, candidate: Candidate) -> Reading:
@@ -51,12 +53,14 @@ def read(structure: Structure, candidate: Candidate) -> Reading:
         flow = Flow(structure, frozenset((*structure.nodes_of(block.body), block.add)))
         left = tuple(flow.behind(block.add))
         return Reading(candidate, (), ConvSpec.identity(block.channels), (), None, None, None, left)
+    if candidate.replaced and not candidate.kept:
+        raise PlanError("nothing of it is kept, so that no activation of its own follows")
     remains = Remains.without(structure, candidate.removed)
     steps, spec = _steps(remains, candidate.start, candidate.end)
     bodies = {name for add, body in remains.emptied_blocks().items() for name in (add, *body)}
     removed: tuple[str, ...] = ()
     moved = lost = None
-    if not candidate.untouched:
+    if not candidate.keeps_layer:
         norms = [step.node for step in steps if isinstance(step, OpStep) and step.role is Role.STAT_NORM]
         removed = (*remains.stripped(steps), *norms[:-1])
         moved = norms[-1] if norms and candidate.kept else None
@@ -65,7 +69,21 @@ def read(structure: Structure, candidate: Candidate) -> Reading:
     nodes = list(structure.nodes_of(steps))
     end = [name for name in nodes if name not in gone][-1] if candidate.kept else None
     follow = _follow(Flow(structure, gone), end or nodes[-1], moved, lost)
-    return Reading(candidate, steps, spec, removed, moved, lost, end, follow)
+    replaced = _replaceable(follow)
+    if candidate.replaced and replaced is None:
+        raise PlanError("no activation that another could stand in for follows it")
+    return Reading(candidate, steps, spec, removed, moved, lost, end, follow, replaced if candidate.replaced else None)
+
+
+def replaces_activation(structure: Structure, candidate: Candidate) -> bool:
+    """Whether the activation behind a candidate has a stand-in."""
+    return bool(candidate.kept) and _replaceable(read(structure, candidate).follow) is not None
+
+
+def _replaceable(follow: Iterable[Operation]) -> Operation | None:
+    """The first activation, if another may stand in for it."""
+    first = next((operation for operation in follow if operation.role is Role.ACTIVATION), None)
+    return first if first is not None and first.stand_in else None
 
 
 def untouched(structure: Structure, index: int) -> Candidate:

@@ -81,7 +81,15 @@ class AddActivation:
     behind: str
 
 
-Edit = LeaveShortcut | Pad | Crop | StopPadding | Remove | MoveNorm | Join | AddActivation
+@dataclass(frozen=True)
+class ReplaceActivation:
+    """Another activation takes a module's place, wherever that is called: one row of the operator table."""
+
+    module: str
+    stand_in: str
+
+
+Edit = LeaveShortcut | Pad | Crop | StopPadding | Remove | MoveNorm | Join | AddActivation | ReplaceActivation
 
 
 def edits(remains: Remains, readings: Sequence[Reading], *, add_activation: bool) -> Iterator[Edit]:
@@ -93,7 +101,7 @@ def edits(remains: Remains, readings: Sequence[Reading], *, add_activation: bool
     regions = [reading for reading in readings if reading.candidate.kept]
     for reading in readings:
         region = regions.index(reading) if reading.candidate.kept else None
-        if region is not None and not reading.candidate.untouched:
+        if region is not None and not reading.candidate.keeps_layer:
             yield from _gather_padding(remains, reading, region, erased)
         yield from (Remove(name) for name in reading.removed if name not in erased)
         if reading.moved and reading.end:
@@ -102,6 +110,8 @@ def edits(remains: Remains, readings: Sequence[Reading], *, add_activation: bool
             apart = {*erased, *reading.removed, reading.moved}
             names = remains.structure.nodes_of(reading.steps)
             yield Join(tuple(name for name in names if name not in apart), region)
+        if (one := reading.replaced) and one.module and one.stand_in:
+            yield ReplaceActivation(one.module, one.stand_in)
     if add_activation:
         gone = {name for reading in readings for name in (*reading.removed, reading.moved) if name}
         yield from _activations(Flow(remains.structure, erased | gone), regions)

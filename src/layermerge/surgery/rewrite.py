@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from layermerge.arguments import checked
 from layermerge.errors import PlanError, SurgeryError
-from layermerge.planning.plan import Candidate
+from layermerge.planning.candidate import Candidate
 from layermerge.planning.reading import Reading, read, untouched
 from layermerge.planning.remains import Remains
 from layermerge.surgery.edits import (
@@ -31,13 +31,14 @@ from layermerge.surgery.edits import (
     MoveNorm,
     Pad,
     Remove,
+    ReplaceActivation,
     StopPadding,
     edits,
 )
 from layermerge.surgery.wiring import require_sound, require_unchanged
 from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.lift import LiftedModule, clone_as, drop_unused
-from layermerge.tracing.operators import Role
+from layermerge.tracing.operators import Role, build_stand_in
 from layermerge.tracing.structure import Structure, main_input
 from layermerge.tracing.trace import Trace
 
@@ -205,6 +206,8 @@ class _Surgeon:
                     self.nodes[name].meta["region"] = region
             case AddActivation(module, behind):
                 self._add_activation(module, self.nodes[behind])
+            case ReplaceActivation(module, stand_in):
+                self.module.set_submodule(module, build_stand_in(stand_in).train(self.module.training))
 
     def _leave_the_shortcut(self, add: fx.Node, body: list[fx.Node]) -> None:
         (shortcut,) = [arg for arg in add.args if isinstance(arg, fx.Node) and arg not in body]

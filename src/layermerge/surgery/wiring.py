@@ -39,7 +39,7 @@ def require_sound(module: LiftedModule, traced: LiftedModule, regions: Sequence[
     for number, region in enumerate(regions):
         site = find_site(module.graph, number)
         _require_one_piece(site, region)
-        if region.candidate.untouched:
+        if region.candidate.keeps_layer:
             continue
         changed.update(dict.fromkeys(site.members, region))
         first, last = order[site.members[0]], order[site.end]

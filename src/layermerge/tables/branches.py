@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 from layermerge.files import document_digest
-from layermerge.planning.plan import Candidate
+from layermerge.planning.candidate import Candidate
 from layermerge.tables.workloads import neighbour
 from layermerge.tracing.finder import nodes_between
 from layermerge.tracing.inputs import Inputs

@@ -126,6 +126,8 @@ class Operation:
     """Whether it is a convolution, one that no range can hold included."""
     channels: int | None = None
     """Of an activation with a weight for each channel (PReLU): how many they are."""
+    stand_in: str | None = None
+    """Of an activation with a cheaper one that may stand in for it: the row of the operator table that it is."""
 
 
 @dataclass(frozen=True)
