@@ -55,7 +55,7 @@ def unchanged(student: RewrittenModule, teacher: LiftedModule) -> Counterparts:
         number = node.meta.get("region")
         if number is not None:
             site = find_site(student.graph, number)
-            if node is site.end and not regions[number].candidate.changes:
+            if node is site.end and not regions[number].changes:
                 first, last = _range_ends(student, number)
                 read = {main_input(theirs[first]): site.source}
                 read |= {_joining(theirs[name]): shift for name, shift in site.shifts.items()}

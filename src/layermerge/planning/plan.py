@@ -82,7 +82,7 @@ class Plan:
 
 
 def _layermerge(candidate: Candidate, layer: Layer, rules: Rules) -> bool:
-    if candidate.spec is not None or rules.identities == "all":
+    if candidate.spec is not None or candidate.replaced or rules.identities == "all":
         return True
     return candidate.end - candidate.start == 1 and layer.after_resize
 
@@ -125,10 +125,10 @@ def plan(trace: Trace, rules: Rules | None = None, method: str = "layermerge") -
         for (start, end), choices in sorted(options.items())
         for candidate in menu.candidates(start, end, choices)
     )
+    offered = with_replacements(structure, rules, found, menu.pinned)
+    spans = {(candidate.start, candidate.end) for candidate in offered} | options.keys()
     candidates = [
-        candidate
-        for candidate in with_replacements(structure, rules, found, menu.pinned)
-        if METHODS[method](candidate, structure.layers[candidate.start], rules)
+        candidate for candidate in offered if METHODS[method](candidate, structure.layers[candidate.start], rules)
     ]
     count = len(structure.layers)
     rejections = [
@@ -137,7 +137,7 @@ def plan(trace: Trace, rules: Rules | None = None, method: str = "layermerge") -
         else Rejection(start, end, why_no_range(structure, start, end), topological=True)
         for start in range(count)
         for end in range(start + 1, count + 1)
-        if (start, end) not in options
+        if (start, end) not in spans
     ]
     return Plan(structure.layers, tuple(candidates), tuple(rejections), rules, method, fingerprint(structure))
 

@@ -17,7 +17,7 @@ from layermerge.planning.ranges import span, why_illegal, why_no_range
 from layermerge.planning.remains import Remains
 from layermerge.planning.rules import emptied
 from layermerge.tracing.operators import Role
-from layermerge.tracing.structure import DataPath, Operation, OpStep, Structure
+from layermerge.tracing.structure import DataPath, Gate, Operation, OpStep, Structure
 
 _FOLDS = (Role.NORM, Role.SCALE, Role.DROPOUT)
 
@@ -45,10 +45,26 @@ class Reading:
     Where no conv is left, what it leaves behind in its place: an activation, an add."""
     replaced: Operation | None = None
     """Of what follows: the activation that its stand-in replaces."""
+    gate: Gate | None = None
+    """The gate that its mean replaces."""
+    folds: bool = False
+    """Whether the mean of a gate beside it is one of its steps."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether its own layers compute something else than they did."""
+        return self.candidate.changes or self.folds
+
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """The nodes that leave their place one by one, those that compute a gate included."""
+        return (*self.removed, *((self.moved,) if self.moved else ()), *(self.gate.nodes if self.gate else ()))
 
 
 def read(structure: Structure, candidate: Candidate) -> Reading:
     """Reads a candidate; outer readings, which fuse more, come first."""
+    if candidate.replaced == "gate":
+        return _read_gate(structure, candidate)
     if not candidate.kept and (block := structure.branch(candidate.start, candidate.end)):
         flow = Flow(structure, frozenset((*structure.nodes_of(block.body), block.add)))
         left = tuple(flow.behind(block.add))
@@ -73,6 +89,13 @@ def read(structure: Structure, candidate: Candidate) -> Reading:
     if candidate.replaced and replaced is None:
         raise PlanError("no activation that another could stand in for follows it")
     return Reading(candidate, steps, spec, removed, moved, lost, end, follow, replaced if candidate.replaced else None)
+
+
+def _read_gate(structure: Structure, candidate: Candidate) -> Reading:
+    gate = structure.gate(candidate.start, candidate.end)
+    if gate is None or candidate.kept:
+        raise PlanError("its layers compute no gate, or some of them are kept")
+    return Reading(candidate, (), ConvSpec.identity(gate.shape[0]), (), None, None, None, (), gate=gate)
 
 
 def replaces_activation(structure: Structure, candidate: Candidate) -> bool:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 from torch import nn
 
+from layermerge.calibration.mean_gates import with_mean_gates
 from layermerge.errors import ArtifactError
 from layermerge.files import document_digest, weights_digest, write_document
+from layermerge.planning.candidate import Candidate
 from layermerge.planning.plan import Plan, plan
 from layermerge.runs.context import Context
 from layermerge.runs.directory import RunDirectory, VariantDirectory
@@ -67,7 +69,7 @@ def menu_of(context: Context, method: str) -> Menu:
     known = directory.known_plan()
     offered = _offered(known) if known is not None and _complete(context, known) else {}
     if known is None or not {entry.key: entry for entry in menu.candidates}.items() <= offered.items():
-        workloads, branches = workloads_of(traced, menu), branches_of(traced)
+        workloads, branches = workloads_of(traced, menu), branches_of(traced, menu.rules)
         known = PlanFile.of(traced.inputs, menu, workloads, branches)
         served = (context.untouched(), traced.inputs, _cut_out(context)) if context.runtime.reads_onnx else ()
         known = directory.write_plan(known, *served)
@@ -248,6 +250,11 @@ def variant_of(context: Context, choice: Choice) -> Variant:
 
 def place_of(context: Context, variant: Variant) -> VariantDirectory:
     return context.directory.variant(variant.method, variant.budget, variant.label)
+
+
+def start_of(context: Context, candidates: Iterable[Candidate]) -> RewrittenModule:
+    """What fine-tuning starts from."""
+    return with_mean_gates(rewrite(context.trace, candidates), context.task)
 
 
 def tune(context: Context, variant: Variant, net: RewrittenModule, recipe: Recipe) -> RewrittenModule:

@@ -72,8 +72,8 @@ def _require_of_plan(plan: Plan, latency: LatencyTable, scores: Scores) -> None:
 
 
 def _score(candidate: Candidate, change: float, method: str) -> float:
-    if candidate.free and candidate.replaced:
-        return len(candidate.layers) - 1 + math.exp(change)  # no layer is lost, only what the replacement costs
+    if candidate.replaced == "gate" or (candidate.free and candidate.replaced):
+        return len(candidate.layers) - 1 + math.exp(change)  # on the way of the data no layer is lost
     if candidate.free:
         return len(candidate.layers) * math.exp(change)
     no_layer = not candidate.kept and method != "layeronly"

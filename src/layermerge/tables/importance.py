@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from layermerge.arguments import Count, FilePath, checked
+from layermerge.calibration.mean_gates import with_mean_gates
 from layermerge.errors import TableError
 from layermerge.files import weights_digest
 from layermerge.planning.plan import Plan
@@ -51,7 +52,7 @@ class ImportanceJob:
     def __call__(self, key: str) -> Row:
         started = time.perf_counter()
         chosen = [] if key == BASELINE else [self.plan[key]]
-        module = rewrite(self.trace, chosen).to(usable_device(self.device))
+        module = with_mean_gates(rewrite(self.trace, chosen), self.task).to(usable_device(self.device))
         with torch_threads(1):  # sums depend on how many threads share them; one always gives the same
             train_steps(module, self.task, self.recipe)
             module.eval()

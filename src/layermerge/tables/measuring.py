@@ -81,7 +81,7 @@ def measure_latency(
         workloads_of(trace, plan),
         plan.network,
         lambda: chosen.prepare(untouched(), inputs),
-        branches_of(trace),
+        branches_of(trace, plan.rules),
         branch_pass,
         lambda: chosen.record(untouched(), inputs),
         Stakes(objective, largest_gain),

@@ -19,6 +19,7 @@ from layermerge.conv import ConvSpec
 from layermerge.planning.plan import Plan
 from layermerge.planning.reading import read
 from layermerge.runtimes.recording import Operator
+from layermerge.surgery.mean_gates import lonely_gates
 from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.operators import Role, build_stand_in
 from layermerge.tracing.structure import MapShape, Operation
@@ -90,14 +91,18 @@ class Workload:
 def workloads_of(trace: Trace, plan: Plan) -> dict[str, Workload | None]:
     """The workload of every candidate, by key; None where nothing runs, and for fixed ones, which are not measured alone."""
     workloads: dict[str, Workload | None] = {}
+    lonely = lonely_gates(trace.structure) if any(one.replaced == "gate" for one in plan.candidates) else ()
     for candidate in plan.candidates:
         workloads[candidate.key] = None
         if not candidate.fixed:
             reading = read(trace.structure, candidate)
             followers = (_follower(trace, one, stands_in=one is reading.replaced) for one in reading.follow)
             follow = tuple(one for one in followers if one)
-            layer = trace.layers[candidate.start]
-            shape = layer.input_shape if candidate.spec else trace.layers[candidate.end - 1].output_shape
+            shape = trace.layers[candidate.start].input_shape
+            if candidate.spec is None:
+                shape = reading.gate.shape if reading.gate else trace.layers[candidate.end - 1].output_shape
+            if reading.gate in lonely:
+                follow = (ADD,)  # its product with a constant: a pass over the map, too
             if candidate.spec or follow:
                 workloads[candidate.key] = Workload(candidate.spec, shape, follow)
     return workloads
