@@ -60,7 +60,8 @@ class Rules:
                 )
             object.__setattr__(self, field, patterns)
         named = (self.replace,) if isinstance(self.replace, str) else self.replace
-        if not isinstance(named, Iterable) or not set(known := tuple(named)) <= set(_REPLACEABLE):
+        known = tuple(named) if isinstance(named, Iterable) else (named,)
+        if not all(name in _REPLACEABLE for name in known):
             raise PlanError(f"replace is {self.replace!r}; give 'activations', 'gates', or both")
         object.__setattr__(self, "replace", tuple(name for name in _REPLACEABLE if name in known))
 
