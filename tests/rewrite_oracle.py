@@ -37,6 +37,8 @@ from network_program import Cropped, Joined, Mean, Padded, Program, Valid
 
 _ON_A_CHAIN = (Norm, Constant, Number, StatNorm, Activation, Dropout, Pad, Shift)
 _FOLDS_BEHIND = (Norm, Constant, Number, Dropout)
+_LIKE_RELU = ("silu", "hardswish", "gelu")
+"""What a ReLU may stand in for; formulas written by hand are not known."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,12 @@ class Range:
 
     covers: frozenset[str]
     keeps: frozenset[str]
+    replaces: str | None = None
+    """`activation`: the one behind it is a ReLU; `gate`: what its convs compute is a constant."""
 
     @property
     def changes_nothing(self) -> bool:
-        return len(self.covers) == 1 and self.keeps == self.covers
+        return len(self.covers) == 1 and self.keeps == self.covers and self.replaces is None
 
 
 @dataclass(frozen=True)
@@ -112,9 +116,11 @@ class _Rewriting:
         self.removed = {name for one in ranges for name in one.covers - one.keeps}
         self.result = Program()
         self.regions: list[_Region] = []
+        self.stood_in: set[int] = set()
+        """Activations of the network that are a ReLU now, by `id`: two may look alike."""
 
     def program(self, add_activation: bool) -> Program:
-        last = self._along(self.network.path, 0)
+        last = self._along(self.network.path, 0, ())
         self.result.outputs.insert(0, last)
         if add_activation:
             for region in sorted(self.regions, key=lambda one: one.place):
@@ -133,23 +139,51 @@ class _Rewriting:
 
     # -- outside ranges
 
-    def _along(self, path: Path, x: int) -> int:
+    def _along(self, path: Path, x: int, behind: Path) -> int:
+        """`behind` is what stands behind the path, where its last map goes nowhere else."""
         place = 0
         while place < len(path):
             found = self._range_at(path, place)
             if found is None:
-                x, place = self._part(path[place], x), place + 1
+                x, place = self._part(path[place], x, (*path[place + 1 :], *behind)), place + 1
             else:
                 one, end = found
                 while end < len(path) and isinstance(path[end], _FOLDS_BEHIND):
                     end += 1
                 while isinstance(path[end - 1], Dropout):
                     end -= 1
-                x, place = self._range(one, path[place:end], x), end
+                moves = len(one.covers) > 1 and any(isinstance(part, StatNorm) for part in path[place:end])
+                followed = (*path[end:], *behind)
+                while end < len(path) and one.keeps and not moves and self._mean_gate(path[end]):
+                    end += 1
+                x, place = self._range(one, path[place:end], x, followed), end
         return x
 
-    def _part(self, part: Part, x: int) -> int:
+    def _mean_gate(self, part: Part) -> Constant | None:
+        """What replaces a gate, if one of the ranges does so."""
+        if not isinstance(part, Gate):
+            return None
+        inside = convs(part.path)
+        replaced = any(one.replaces == "gate" and one.covers == {conv.name for conv in inside} for one in self.ranges)
+        return Constant(f"{inside[-1].name}_mean", "mul", inside[-1].outs, buffer=False) if replaced else None
+
+    def _stands_in(self, followed: Path) -> bool:
+        """Whether the activation of the network that stands behind a range is found, which is then a ReLU."""
+        for part in followed:
+            if isinstance(part, Activation):
+                assert part.kind in _LIKE_RELU, "nothing is known to stand in for it"
+                self.stood_in.add(id(part))
+                return True
+            if not isinstance(part, _ON_A_CHAIN):
+                break
+        return False
+
+    def _part(self, part: Part, x: int, followed: Path) -> int:
         emit = self.result.emit
+        if id(part) in self.stood_in:
+            return emit(Activation("relu"), x)
+        if mean := self._mean_gate(part):
+            return emit(mean, x)
         match part:
             case Tap():
                 self.result.outputs.append(x)
@@ -161,14 +195,15 @@ class _Rewriting:
             case Twice(conv):
                 return emit(conv, emit(Activation("relu"), emit(conv, x)))
             case Gate(path):
-                return emit(Joined("mul"), x, self._along(path, emit(Mean(), x)))
+                return emit(Joined("mul"), x, self._along(path, emit(Mean(), x), ()))
             case Concat(branches):
-                return emit(Joined("cat"), *(self._along(branch, x) for branch in branches))
+                return emit(Joined("cat"), *(self._along(branch, x, ()) for branch in branches))
             case Sum(first, second):
                 block = block_of(part)
                 if block and self._is_emptied(block):
-                    return self._along(block.shortcut, x)
-                return emit(Joined("add"), self._along(first, x), self._along(second, x))
+                    return self._along(block.shortcut, x, ())
+                behind = [followed if block and path is block.body else () for path in (first, second)]
+                return emit(Joined("add"), self._along(first, x, behind[0]), self._along(second, x, behind[1]))
             case _:
                 return emit(part, x)
 
@@ -233,7 +268,7 @@ class _Rewriting:
 
     # -- inside a range
 
-    def _range(self, one: Range, parts: Path, x: int) -> int:
+    def _range(self, one: Range, parts: Path, x: int, followed: Path) -> int:
         norms = [part for part in parts if isinstance(part, StatNorm)]
         if not one.keeps:
             x, _ = self._straight(parts, x, in_place=norms[-1:])
@@ -242,7 +277,13 @@ class _Rewriting:
         x, lost = self._straight(parts, self._padded(sides, x))
         for norm in norms[-1:]:
             x = self.result.emit(norm, x)
-        if lost and lost.channels in (1, _channels_behind(parts)):
+        chain = tuple(part for part in parts if not isinstance(part, Gate))
+        fits = lost is not None and lost.channels in (1, _channels_behind(chain))
+        if one.replaces and not self._stands_in(followed):
+            assert lost is not None
+            assert lost.kind in _LIKE_RELU
+            lost = Activation("relu")
+        if lost and fits:
             self.regions.append(_Region(self.ranges.index(one), x, lost))
         return x
 
@@ -259,6 +300,10 @@ class _Rewriting:
                     lost, conv_is_gone = part, False
                 case Pad() | Dropout():
                     pass
+                case Gate():
+                    mean = self._mean_gate(part)
+                    assert mean is not None
+                    x, conv_is_gone = self.result.emit(mean, x), False
                 case Norm() | Constant() if conv_is_gone:
                     pass
                 case StatNorm() if part not in in_place:

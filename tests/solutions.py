@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from agreement import call
-from layermerge.planning.plan import Candidate, Plan
+from layermerge.planning.candidate import Candidate
+from layermerge.planning.plan import Plan
 
 MAX_WEIGHTS = 3_000_000
 

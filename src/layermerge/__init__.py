@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from layermerge.calibration.calibrate import calibrate as calibrate
     from layermerge.conv import ConvSpec as ConvSpec
     from layermerge.errors import LayerMergeError as LayerMergeError
-    from layermerge.planning.plan import Candidate as Candidate
+    from layermerge.planning.candidate import Candidate as Candidate
     from layermerge.planning.plan import Plan as Plan
     from layermerge.planning.plan import plan as plan
     from layermerge.planning.rules import Rules as Rules
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Candidate": "layermerge.planning.plan",
+    "Candidate": "layermerge.planning.candidate",
     "ConvSpec": "layermerge.conv",
     "LayerMergeError": "layermerge.errors",
     "Plan": "layermerge.planning.plan",

@@ -17,7 +17,7 @@ from agreement import call, tensors
 from layermerge.calibration.places import unchanged
 from layermerge.calibration.sample import Sample
 from layermerge.calibration.trials import Trials, near_changes
-from layermerge.planning.plan import Candidate
+from layermerge.planning.candidate import Candidate
 from layermerge.tasks.base import relative_error
 from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.trace import Trace

@@ -82,6 +82,19 @@ def test_options_bound_the_menu(run: Run, options: tuple[str, ...], kernels: set
     assert {tuple(entry["kernel"]) for entry in plan["candidates"] if entry["kernel"]} == kernels
 
 
+def test_what_may_be_replaced_is_said_by_a_flag(run: Run) -> None:
+    command = ("plan", "python:zoo:SqueezeExciteNet", "--input", "3x8x8")
+    plain = document(run(*command, "--json"))
+    assert {entry["replaced"] for entry in plain["candidates"]} == {None}
+    both = document(run(*command, "--json", "--replace", "activations", "--replace", "gates"))
+    assert {entry["replaced"] for entry in both["candidates"]} == {None, "activation", "gate"}
+    assert [entry for entry in both["candidates"] if not entry["replaced"]] == plain["candidates"]
+    assert "1 replace the gate" in run(*command, "--replace", "gates").out
+    refused = run(*command, "--replace", "convs")
+    assert refused.code == 2
+    assert "'convs' is not one of 'activations', 'gates'" in one_line(refused)
+
+
 def test_excluded_layers_are_fixed(run: Run) -> None:
     plan = document(run("plan", "python:tiny:net", "--input", "3x8x8", "--json", "--exclude", "0"))
     assert [entry["layers"] for entry in plan["candidates"] if entry["fixed"]] == [["0"]]

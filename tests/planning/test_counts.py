@@ -6,7 +6,8 @@ import pytest
 
 import layermerge as lm
 import real_networks
-from layermerge.planning.plan import Candidate, Plan
+from layermerge.planning.candidate import Candidate
+from layermerge.planning.plan import Plan
 
 DEEP = ["torchvision:resnet34"]
 INVERTED = ["torchvision:mobilenet_v2", "timm:mobilenetv2_100"]

@@ -24,7 +24,7 @@ def test_fields_of_the_document_are_those_of_the_plan() -> None:
     assert list(by_key) == [candidate.key for candidate in plan.candidates]
     layers = ["a.pw", "a.dw", "a.pl"]
     whole = {"start": 0, "end": 3, "layers": layers, "kept": layers, "kernel": [3, 3], "stride": [1, 1], "groups": 1}
-    assert by_key["0-3:3x3g1"] == {"key": "0-3:3x3g1", **whole, "fixed": False, "free": False}
+    assert by_key["0-3:3x3g1"] == {"key": "0-3:3x3g1", **whole, "fixed": False, "free": False, "replaced": None}
     emptied = by_key["1-2:identity"]
     assert (emptied["kept"], emptied["kernel"], emptied["stride"], emptied["groups"]) == ([], None, None, None)
     assert [(one["start"], one["end"], one["reason"]) for one in document["rejections"]] == [

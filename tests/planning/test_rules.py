@@ -14,7 +14,8 @@ from torch import nn
 import layermerge as lm
 import zoo
 from layermerge.errors import PlanError
-from layermerge.planning.plan import Candidate, Plan
+from layermerge.planning.candidate import Candidate
+from layermerge.planning.plan import Plan
 
 
 def plan(name: str, rules: lm.Rules | None = None, method: str = "layermerge") -> Plan:

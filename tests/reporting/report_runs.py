@@ -11,7 +11,7 @@ from typing import Any
 
 import tiny_runs
 from layermerge.conv import ConvSpec
-from layermerge.planning.plan import Candidate
+from layermerge.planning.candidate import Candidate
 from layermerge.reporting.fact_records import (
     CandidateFacts,
     ChoiceFacts,

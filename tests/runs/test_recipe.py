@@ -177,6 +177,7 @@ def test_names_and_parts_stand_for_rules_and_statistics(tmp_path: Path) -> None:
     assert read_recipe(written(tmp_path, LEAST + "rules: {max_kernel: 5, pin: [a]}\n")).rules == lm.Rules(
         max_kernel=5, pin=("a",)
     )
+    assert read_recipe(written(tmp_path, LEAST + "rules: {replace: [gates]}\n")).rules == lm.Rules(replace=("gates",))
     given = read_recipe(None, {"model": "a:b", "data": {"source": "npz:x", "normalise": {"mean": [0.5], "std": [2]}}})
     assert given.require_data().normalise == Statistics((0.5,), (2.0,))
 
@@ -235,6 +236,10 @@ def test_settings_make_their_executor(given: dict[str, Any], expected: Any) -> N
         (LEAST + "threads: 1.5\n", "threads: Input should be a valid integer"),
         (LEAST + "method: 5\n", "method: Input should be a valid string, not '5'"),
         (LEAST + "budgets: 60%\n", "budgets: Input should be a list, not '60%'"),
+        (
+            LEAST + "rules: {replace: [norms]}\n",
+            "rules.replace.0: Input should be 'activations' or 'gates', not 'norms'",
+        ),
         (LEAST + "rules: {pin: layer1}\n", "rules.pin: Input should be a list, not 'layer1'"),
         ("model: a:b\ndata: [1]\n", "data: Input should be a valid dictionary"),
         ("model: a:b\ndata: {source: x, held_out: some}\n", "data.held_out: Input should be a valid number"),

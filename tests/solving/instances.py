@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from hypothesis import strategies as st
 
 from layermerge.conv import ConvSpec
-from layermerge.planning.plan import Candidate
+from layermerge.planning.candidate import Candidate
 from layermerge.solving.labels import Option
 
 # Few values make ties; 0.1 + 0.2 and the like make sums that depend on their order.

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from layermerge.errors import BudgetError, InfeasibleBudget, OptionError
-from layermerge.planning.plan import Candidate
+from layermerge.planning.candidate import Candidate
 from layermerge.solving.frontier import Frontier, Round, Solution, build_frontier
 from layermerge.solving.labels import Option
 from solving.instances import best_points, candidate, instances

@@ -13,7 +13,7 @@ import zoo
 from agreement import worst
 from layermerge.conv import ConvSpec
 from layermerge.errors import BudgetError, InfeasibleBudget
-from layermerge.planning.plan import Candidate
+from layermerge.planning.candidate import Candidate
 from layermerge.runtimes.base import Pass, RuntimeSettings
 from layermerge.runtimes.clock import ClockSettings
 from layermerge.runtimes.torch_eager import TorchEager

@@ -13,7 +13,8 @@ import pytest
 import layermerge as lm
 import zoo
 from layermerge.errors import TableError
-from layermerge.planning.plan import Candidate, Plan
+from layermerge.planning.candidate import Candidate
+from layermerge.planning.plan import Plan
 from layermerge.solving.frontier import Frontier
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Row, Table

@@ -6,7 +6,7 @@ import pytest
 
 from layermerge.conv import ConvSpec
 from layermerge.errors import PlanError
-from layermerge.planning.plan import Candidate
+from layermerge.planning.candidate import Candidate
 from layermerge.planning.reading import Reading, read, untouched
 from layermerge.planning.remains import Remains
 from layermerge.surgery.edits import (

@@ -25,10 +25,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even k
 
 
 def candidate_sets(menu: lm.Plan, rng: random.Random) -> Iterator[tuple[lm.Candidate, ...]]:
-    """Whole solutions, a part of one, and every merge that loses nothing by itself."""
+    """Whole solutions, a part of one, every merge that loses nothing by itself, and a few that replace by themselves."""
     yield from (random_solution(menu, rng) for _ in range(3))
     yield tuple(candidate for candidate in random_solution(menu, rng) if rng.randint(0, 1))
-    yield from ((candidate,) for candidate in menu.candidates if candidate.free)
+    yield from ((candidate,) for candidate in menu.candidates if candidate.free and not candidate.replaced)
+    replacing = [candidate for candidate in menu.candidates if candidate.replaced]
+    yield from ((rng.choice(replacing),) for _ in range(2) if replacing)
 
 
 def assert_trains_as_before(subject: TracedNetwork, rewritten: RewrittenModule) -> None:
@@ -53,9 +55,12 @@ def assert_trains_as_before(subject: TracedNetwork, rewritten: RewrittenModule) 
 def test_random_networks_are_rewritten_as_by_hand_and_merged_exactly(rng: random.Random) -> None:
     network = random_network(rng)
     note(str(network))
-    subject = TracedNetwork(network)
+    rules = lm.Rules(replace=("activations", "gates")) if rng.randint(0, 1) else lm.Rules()
+    subject = TracedNetwork(network, rules)
     assert worst(subject.outputs, subject.by_hand((), add_activation=True)) <= EXACT, "the oracle reads it wrongly"
     assert worst(subject.outputs, subject.of(subject.trace.module)) <= EXACT
+    plain = tuple(candidate for candidate in subject.menu.candidates if not candidate.replaced)
+    assert plain == lm.plan(subject.trace).candidates
     for chosen in candidate_sets(subject.menu, rng):
         note(str([(candidate.key, candidate.kept) for candidate in chosen]))
         subject.assert_exact(chosen, add_activation=rng.randint(0, 3) > 0)

@@ -56,7 +56,7 @@ def measured(path: Path, plan: lm.Plan, whole_ms: float = 50.0) -> LatencyTable:
         return runtime.prepare(branch_maker(traced(), untouched)(one), one.inputs(1))
 
     whole = partial(runtime.lasting, whole_ms)
-    job = LatencyJob(plan, workloads_of(traced(), plan), "gated", whole, branches_of(traced()), branch)
+    job = LatencyJob(plan, workloads_of(traced(), plan), "gated", whole, branches_of(traced(), plan.rules), branch)
     return job.run(runtime, 1, path / "latency.jsonl")
 
 
@@ -118,6 +118,45 @@ def test_a_dropped_branch_saves_all_of_its_time(tmp_path: Path) -> None:
     without = _price(runtime, lm.merge(lm.rewrite(traced(), [drop])))
     others = [one for one in plan.candidates if one.untouched and not block.start <= one.start < block.end]
     assert table.fixed_ms + sum(table.of(one) or 0.0 for one in others) == pytest.approx(without)
+
+
+def test_a_replaced_gate_saves_all_of_its_time(tmp_path: Path) -> None:
+    """The sum of the rest is what the network with the gate's mean takes: its product is folded."""
+    runtime = GateRuntime()
+    plan = lm.plan(traced(), lm.Rules(replace=("gates",)))
+    table = measured(tmp_path, plan, _price(runtime, untouched()))
+    gates = [one for one in plan.candidates if one.replaced]
+    assert len(gates) == 3
+    for gate in gates:
+        assert table.of(gate) == 0.0
+        without = _price(runtime, lm.merge(lm.rewrite(traced(), [gate])))
+        others = [one for one in plan.candidates if one.untouched and not gate.start <= one.start < gate.end]
+        assert table.fixed_ms + sum(table.of(one) or 0.0 for one in others) == pytest.approx(without)
+    singles = sum(table.of(one) or 0.0 for one in plan.candidates if one.untouched)
+    assert table.fixed_ms + singles == pytest.approx(table.original_ms)
+    first = traced().blocks[0]
+    assert table.of(plan[f"{first.start}-{first.end}:identity"]) == 0.0
+
+
+def test_a_gate_cut_out_computes_what_the_network_does_there() -> None:
+    model = GatedNetwork().eval()
+    own = lm.trace(model, gated_input())
+    network = lm.merge(lm.rewrite(own, []))
+    gates = [branch for branch in branches_of(own, lm.Rules(replace=("gates",))) if branch.gate]
+    parts = {"first": model.first, "second": model.second, "second.inner": model.second.inner}
+    for branch in gates:
+        cut = branch_maker(own, lambda: network)(branch)
+        for neighbour in (cut.get_submodule("before"), cut.get_submodule("after")):
+            assert isinstance(neighbour, nn.Conv2d)
+            nn.init.ones_(neighbour.weight)
+            assert neighbour.bias is not None
+            nn.init.zeros_(neighbour.bias)
+        part = parts[own.layers[branch.start].name.removesuffix(".reduce")]
+        assert part is not None
+        (given,) = branch.inputs(3).args
+        value = torch.sigmoid(part.grow(torch.relu(part.reduce(given.mean((2, 3), keepdim=True)))))
+        torch.testing.assert_close(cut(given), given * value)
+    assert len(gates) == 3
 
 
 def _price(runtime: GateRuntime, module: nn.Module) -> float:

@@ -11,7 +11,8 @@ import pytest
 
 import layermerge as lm
 import zoo
-from layermerge.planning.plan import Candidate, Plan
+from layermerge.planning.candidate import Candidate
+from layermerge.planning.plan import Plan
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.ruling_out import ruled_out
 from layermerge.tables.table import Row, Table

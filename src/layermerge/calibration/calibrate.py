@@ -1,9 +1,10 @@
 """Calibrate: a rewritten network brought back toward its original by closed-form fits on a few hundred unlabelled images.
 
-In: a rewritten network, images, the original. Out: a copy of it that trains and merges as before. Its regions are fitted in
-the order in which they run: what they read comes from the network as compressed so far, what they are to compute from the
-original at the same place. Those behind a change are fitted too, and so are linear layers: they take up scale and shift where
-a range was dropped. Guarantees: on held-out images its outputs are no farther from the original's than they were.
+In: a rewritten network, images, the original. Out: a copy of it that trains and merges as before. What replaces a gate is set
+to the gate's mean. Then regions are fitted in the order in which they run: what they read comes from the network as compressed
+so far, what they are to compute from the original at the same place. Those behind a change are fitted too, and so are linear
+layers: they take up scale and shift where a range was dropped. Guarantees: on held-out images its outputs are no farther from
+the original's than they were.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import nn
 
 from layermerge.arguments import Count, checked
 from layermerge.calibration.fits import Effort
+from layermerge.calibration.mean_gates import take_means
 from layermerge.calibration.network_fit import NetworkFit
 from layermerge.calibration.norms import reestimate, stale_norms
 from layermerge.calibration.place_fit import Pair
@@ -55,9 +57,15 @@ def calibrate(
     require_finite(original)
     require_finite(net)
     sample = Sample.of(images, net.surgery.inputs, count, batch_size_for(net.surgery.structure))
-    best, trial = copy.deepcopy(net).eval(), copy.deepcopy(net).eval()
+    best = copy.deepcopy(net).eval()
     with evaluating(original), torch.no_grad():
         least = _distance(best, original, sample)
+        if net.surgery.gates:
+            trial = copy.deepcopy(best)
+            take_means(trial, original, sample.fitted)
+            if (distance := _distance(trial, original, sample)) < least:
+                best, least = trial, distance
+        trial = copy.deepcopy(best)
         NetworkFit(trial, original, _pairs(trial, original, sample), THOROUGH).run()
         if (distance := _distance(trial, original, sample)) < least:
             best, least = trial, distance

@@ -55,7 +55,7 @@ def unchanged(student: RewrittenModule, teacher: LiftedModule) -> Counterparts:
         number = node.meta.get("region")
         if number is not None:
             site = find_site(student.graph, number)
-            if node is site.end and not regions[number].candidate.changes:
+            if node is site.end and not regions[number].changes:
                 first, last = _range_ends(student, number)
                 read = {main_input(theirs[first]): site.source}
                 read |= {_joining(theirs[name]): shift for name, shift in site.shifts.items()}
@@ -125,7 +125,9 @@ def _region(student: RewrittenModule, theirs: dict[str, fx.Node], walk: Walk, nu
         return place
     twin = theirs.get(behind.name)
     if twin is not None and place.target in twin.all_input_nodes:
-        return replace(place, activation=str(behind.target))
+        # A stand-in maps what the original's activation gives to the nearest that it can give itself.
+        target = twin if student.surgery.regions[number].replaced else place.target
+        return replace(place, activation=str(behind.target), target=target)
     convolved = ["region" in reader.meta for reader in behind.users]
     if not all(found or reader.meta["role"] is Role.ADD for reader, found in zip(behind.users, convolved, strict=True)):
         return place

@@ -64,13 +64,12 @@ def _served(run_dir: Path, found: FoundNetwork) -> tuple[Any, dict[str, Any]]:
     """What is exported, measured and scored as compress does, into result.json."""
     from layermerge.runs.networks import merged
     from layermerge.runs.opening import open_run
-    from layermerge.runs.steps import serve, stamp_of
-    from layermerge.surgery.rewrite import rewrite
+    from layermerge.runs.steps import serve, stamp_of, start_of
 
     assert found.variant is not None
     context = open_run(found.recipe, run_dir, found.recipe.method)
     fast = merged(found.load(context.model))
     recipe, variant = context.settings.finetune, found.variant.read_variant()
-    stamp = stamp_of(context, rewrite(context.trace, fast.surgery.candidates), recipe)
+    stamp = stamp_of(context, start_of(context, fast.surgery.candidates), recipe)
     result = serve(context, variant, fast, recipe, stamp).report
     return fast, {"measured_ms": result.measured_ms, "budget_kept": result.budget_kept, "score": result.score.value}

@@ -27,8 +27,7 @@ def finetune(
     from layermerge.runs.methods import control_of
     from layermerge.runs.opening import open_run
     from layermerge.runs.recipe_file import add_to_recipe
-    from layermerge.runs.steps import choose, place_of, start, tune, variant_of
-    from layermerge.surgery.rewrite import rewrite
+    from layermerge.runs.steps import calibrated, choose, place_of, start_of, tune, variant_of
     from layermerge.tuning.distributed import leader_first, usable_device
 
     chosen = flags.recipe(run_dir, recipe)
@@ -39,8 +38,9 @@ def finetune(
         with leader_first(usable_device(chosen.device)):
             choice = None if original else choose(context, chosen.method, budget)
             variant = variant_of(context, choice) if choice else control_of(context)
-            net = start(context, variant, rewrite(context.trace, choice.solution.candidates if choice else ()))
-        net = tune(context, variant, net, chosen.finetune)
+            start = start_of(context, choice.solution.candidates if choice else ())
+            start = calibrated(context, variant, start)
+        net = tune(context, variant, start, chosen.finetune)
         if group.leads:
             place = place_of(context, variant).unmerged.path
             saved[budget] = {"score": context.task.evaluate(net), "saved_to": str(place)}

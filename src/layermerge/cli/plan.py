@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,13 @@ class RuleSet(str, Enum):
 
     ours = "ours"
     paper = "paper"
+
+
+class Replaceable(str, Enum):
+    """What the plan may replace."""
+
+    activations = "activations"
+    gates = "gates"
 
 
 class Menu(str, Enum):
@@ -43,6 +50,9 @@ def plan(
         list[str] | None, typer.Option(metavar="GLOB", help="Layers to leave out of the table; repeatable.")
     ] = None,
     max_kernel: Annotated[int | None, typer.Option(help="Largest side of a merged kernel; 0 for no bound.")] = None,
+    replace: Annotated[
+        list[Replaceable] | None, typer.Option(help="Also offer cheaper activations, or mean gates; repeatable.")
+    ] = None,
     run_dir: Annotated[
         Path | None,
         typer.Option("--run-dir", metavar="DIR", help="Begin a run: recipe.yaml, plan.json, original.onnx."),
@@ -61,7 +71,7 @@ def plan(
     from layermerge.runs.opening import load_network, open_task
     from layermerge.tracing.trace import trace
 
-    chosen = _rules(rules, pin, exclude, max_kernel)
+    chosen = _rules(rules, max_kernel, pin=pin, exclude=exclude, replace=[one.value for one in replace or ()])
     changes = {**flags.changes, "model": model, "rules": chosen, "method": method.value}
     recipe = Flags(changes).recipe(run_dir)
     loaded = load_network(recipe)
@@ -79,11 +89,13 @@ def plan(
         console().print(plan_table(menu, traced.blocks, f"{model}: {whose} rules, method {method.value}"))
 
 
-def _rules(rules: RuleSet, pin: list[str] | None, exclude: list[str] | None, max_kernel: int | None) -> Rules:
+def _rules(rules: RuleSet, max_kernel: int | None, **lists: Any) -> Rules:
+    """The set of rules with what the flags add to it; `lists` by the rules' own names."""
     from dataclasses import replace
 
     from layermerge.planning.rules import Rules
 
     chosen = Rules.paper() if rules is RuleSet.paper else Rules()
-    chosen = replace(chosen, pin=tuple(pin or ()), exclude=tuple(exclude or ()))
+    changes: dict[str, Any] = {name: tuple(given or ()) for name, given in lists.items()}
+    chosen = replace(chosen, **changes)
     return chosen if max_kernel is None else replace(chosen, max_kernel=max_kernel or None)

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from layermerge.conv import ConvSpec
-from layermerge.planning.plan import Candidate, Plan
+from layermerge.planning.candidate import Candidate
+from layermerge.planning.plan import Plan
 from layermerge.tracing.structure import Block
 
 _AS_JSON = TypeAdapter(Candidate)
@@ -47,7 +48,7 @@ def plan_table(plan: Plan, blocks: tuple[Block, ...], title: str) -> Group:
     for header in ("#", "layer", "conv", "channels", "map", "block", "removable", "merges up to", "why not further"):
         right = header in ("#", "channels", "map")
         table.add_column(header, justify="right" if right else "left", overflow="fold", no_wrap=header != "layer")
-    removable = {c.start for c in plan.candidates if c.spec is None and c.end - c.start == 1}
+    removable = {index for index in range(len(plan.layers)) if plan.single(index, kept=False)}
     fixed = {candidate.start for candidate in plan.candidates if candidate.fixed}
     notes: dict[str, tuple[str, str]] = {}
     for index, layer in enumerate(plan.layers):
@@ -99,8 +100,10 @@ def _why_not_further(plan: Plan, start: int, reached: int) -> str:
 
 def summary(plan: Plan, blocks: int) -> Text:
     ranges = {(candidate.start, candidate.end) for candidate in plan.entries}
-    emptied = sum(candidate.spec is None for candidate in plan.entries)
-    free = sum(candidate.free for candidate in plan.entries)
+    emptied = sum(candidate.spec is None and not candidate.replaced for candidate in plan.entries)
+    free = sum(candidate.free and not candidate.replaced for candidate in plan.entries)
+    replacing = Counter(candidate.replaced for candidate in plan.entries if candidate.replaced)
+    replaced = "".join(f", {count} replace the {what}" for what, count in sorted(replacing.items()))
     kinds = Counter(_kind(rejection.reason) for rejection in plan.rejections)
     common = "; ".join(f"{count} x {kind}" for kind, count in kinds.most_common(3))
     fixed = len(plan.candidates) - len(plan.entries)
@@ -108,7 +111,7 @@ def summary(plan: Plan, blocks: int) -> Text:
     rejected = f"{len(plan.rejections)} ranges rejected{f': {common}' if common else ''}"
     return Text(
         f"{len(plan.layers)} layers, {blocks} residual blocks. {len(plan.entries)} candidates over {len(ranges)} ranges "
-        f"({emptied} remove all they cover, {free} merge and lose nothing{beside}). {rejected}."
+        f"({emptied} remove all they cover, {free} merge and lose nothing{replaced}{beside}). {rejected}."
     )
 
 

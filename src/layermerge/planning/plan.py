@@ -13,54 +13,15 @@ from dataclasses import dataclass, field
 from layermerge.arguments import checked
 from layermerge.conv import ConvSpec
 from layermerge.errors import PlanError
+from layermerge.planning.candidate import Candidate
 from layermerge.planning.knapsack import NOTHING, Choice, Knapsack, Options, Refusal
 from layermerge.planning.lossless import loses_nothing
 from layermerge.planning.ranges import PathWalk, Span, span, why_illegal, why_no_range
+from layermerge.planning.replacing import with_replacements
 from layermerge.planning.rules import Rules
 from layermerge.tracing.fingerprint import fingerprint
 from layermerge.tracing.structure import Layer, Step, Structure
 from layermerge.tracing.trace import Trace
-
-
-@checked(PlanError)
-@dataclass(frozen=True)
-class Candidate:
-    """Layers start..end-1 as one: those in `kept` merge into a conv of geometry `spec` (None: nothing is left)."""
-
-    start: int
-    end: int
-    layers: tuple[str, ...]
-    """The names of all of them."""
-    kept: tuple[str, ...]
-    """The names of those that are left; the others are removed, with the activations in between."""
-    spec: ConvSpec | None
-    fixed: bool = False
-    """Outside the table: always taken, and part of the fixed cost."""
-    free: bool = False
-    """Merged, its layers compute what they computed before, so that its latency alone decides."""
-
-    @property
-    def key(self) -> str:
-        """Names the candidate within its plan, and nowhere else."""
-        if self.spec is None:
-            return f"{self.start}-{self.end}:identity"
-        (high, wide), groups = self.spec.kernel, self.spec.groups
-        return f"{self.start}-{self.end}:{high}x{wide}g{groups}"
-
-    @property
-    def untouched(self) -> bool:
-        """Whether this leaves its one layer as it is."""
-        return self.end - self.start == 1 and self.kept == self.layers
-
-    @property
-    def changes(self) -> bool:
-        """Whether the network computes something else with it."""
-        return not (self.untouched or self.free)
-
-    @property
-    def removed(self) -> frozenset[int]:
-        """The indices of the layers that go."""
-        return frozenset(index for index, name in enumerate(self.layers, self.start) if name not in self.kept)
 
 
 @dataclass(frozen=True)
@@ -90,7 +51,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_key", {candidate.key: candidate for candidate in self.candidates})
-        singles = (candidate for candidate in self.candidates if candidate.end - candidate.start == 1)
+        alone = (candidate for candidate in self.candidates if candidate.end - candidate.start == 1)
+        singles = (candidate for candidate in alone if candidate.replaced is None)
         object.__setattr__(self, "_singles", {(single.start, bool(single.kept)): single for single in singles})
 
     def __contains__(self, candidate: object) -> bool:
@@ -120,7 +82,7 @@ class Plan:
 
 
 def _layermerge(candidate: Candidate, layer: Layer, rules: Rules) -> bool:
-    if candidate.spec is not None or rules.identities == "all":
+    if candidate.spec is not None or candidate.replaced or rules.identities == "all":
         return True
     return candidate.end - candidate.start == 1 and layer.after_resize
 
@@ -158,11 +120,15 @@ def plan(trace: Trace, rules: Rules | None = None, method: str = "layermerge") -
     menu = _Menu(structure, rules)
     menu.require_a_choice()
     options = menu.options()
-    candidates = [
+    found = (
         candidate
         for (start, end), choices in sorted(options.items())
         for candidate in menu.candidates(start, end, choices)
-        if METHODS[method](candidate, structure.layers[start], rules)
+    )
+    offered = with_replacements(structure, rules, found, menu.pinned)
+    spans = {(candidate.start, candidate.end) for candidate in offered} | options.keys()
+    candidates = [
+        candidate for candidate in offered if METHODS[method](candidate, structure.layers[candidate.start], rules)
     ]
     count = len(structure.layers)
     rejections = [
@@ -171,7 +137,7 @@ def plan(trace: Trace, rules: Rules | None = None, method: str = "layermerge") -
         else Rejection(start, end, why_no_range(structure, start, end), topological=True)
         for start in range(count)
         for end in range(start + 1, count + 1)
-        if (start, end) not in options
+        if (start, end) not in spans
     ]
     return Plan(structure.layers, tuple(candidates), tuple(rejections), rules, method, fingerprint(structure))
 

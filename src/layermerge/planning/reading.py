@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from layermerge.conv import ConvSpec
 from layermerge.errors import PlanError
+from layermerge.planning.candidate import Candidate
 from layermerge.planning.flow import Flow
-from layermerge.planning.plan import Candidate
 from layermerge.planning.ranges import span, why_illegal, why_no_range
 from layermerge.planning.remains import Remains
 from layermerge.planning.rules import emptied
 from layermerge.tracing.operators import Role
-from layermerge.tracing.structure import DataPath, Operation, OpStep, Structure
+from layermerge.tracing.structure import DataPath, Gate, Operation, OpStep, Structure
 
 _FOLDS = (Role.NORM, Role.SCALE, Role.DROPOUT)
 
@@ -43,20 +43,40 @@ class Reading:
     follow: tuple[Operation, ...]
     """What runs behind its conv up to the next conv, barrier or fork, in the network with this candidate alone.
     Where no conv is left, what it leaves behind in its place: an activation, an add."""
+    replaced: Operation | None = None
+    """Of what follows: the activation that its stand-in replaces."""
+    gate: Gate | None = None
+    """The gate that its mean replaces."""
+    folds: bool = False
+    """Whether the mean of a gate beside it is one of its steps."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether its own layers compute something else than they did."""
+        return self.candidate.changes or self.folds
+
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """The nodes that leave their place one by one, those that compute a gate included."""
+        return (*self.removed, *((self.moved,) if self.moved else ()), *(self.gate.nodes if self.gate else ()))
 
 
 def read(structure: Structure, candidate: Candidate) -> Reading:
     """Reads a candidate; outer readings, which fuse more, come first."""
+    if candidate.replaced == "gate":
+        return _read_gate(structure, candidate)
     if not candidate.kept and (block := structure.branch(candidate.start, candidate.end)):
         flow = Flow(structure, frozenset((*structure.nodes_of(block.body), block.add)))
         left = tuple(flow.behind(block.add))
         return Reading(candidate, (), ConvSpec.identity(block.channels), (), None, None, None, left)
+    if candidate.replaced and not candidate.kept:
+        raise PlanError("nothing of it is kept, so that no activation of its own follows")
     remains = Remains.without(structure, candidate.removed)
     steps, spec = _steps(remains, candidate.start, candidate.end)
     bodies = {name for add, body in remains.emptied_blocks().items() for name in (add, *body)}
     removed: tuple[str, ...] = ()
     moved = lost = None
-    if not candidate.untouched:
+    if not candidate.keeps_layer:
         norms = [step.node for step in steps if isinstance(step, OpStep) and step.role is Role.STAT_NORM]
         removed = (*remains.stripped(steps), *norms[:-1])
         moved = norms[-1] if norms and candidate.kept else None
@@ -65,7 +85,28 @@ def read(structure: Structure, candidate: Candidate) -> Reading:
     nodes = list(structure.nodes_of(steps))
     end = [name for name in nodes if name not in gone][-1] if candidate.kept else None
     follow = _follow(Flow(structure, gone), end or nodes[-1], moved, lost)
-    return Reading(candidate, steps, spec, removed, moved, lost, end, follow)
+    replaced = _replaceable(follow)
+    if candidate.replaced and replaced is None:
+        raise PlanError("no activation that another could stand in for follows it")
+    return Reading(candidate, steps, spec, removed, moved, lost, end, follow, replaced if candidate.replaced else None)
+
+
+def _read_gate(structure: Structure, candidate: Candidate) -> Reading:
+    gate = structure.gate(candidate.start, candidate.end)
+    if gate is None or candidate.kept:
+        raise PlanError("its layers compute no gate, or some of them are kept")
+    return Reading(candidate, (), ConvSpec.identity(gate.shape[0]), (), None, None, None, (), gate=gate)
+
+
+def replaces_activation(structure: Structure, candidate: Candidate) -> bool:
+    """Whether the activation behind a candidate has a stand-in."""
+    return bool(candidate.kept) and _replaceable(read(structure, candidate).follow) is not None
+
+
+def _replaceable(follow: Iterable[Operation]) -> Operation | None:
+    """The first activation, if another may stand in for it."""
+    first = next((operation for operation in follow if operation.role is Role.ACTIVATION), None)
+    return first if first is not None and first.stand_in else None
 
 
 def untouched(structure: Structure, index: int) -> Candidate:

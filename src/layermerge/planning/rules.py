@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from layermerge.arguments import READ_INSIDE, checked
 from layermerge.conv import ConvSpec
@@ -15,6 +15,9 @@ from layermerge.tracing.structure import Structure
 
 Patterns = Annotated[tuple[str, ...], READ_INSIDE]
 """Names of layers, or globs; one may be given by itself, and any iterable will do."""
+
+Replaceable = Literal["activations", "gates"]
+_REPLACEABLE: tuple[Replaceable, ...] = get_args(Replaceable)
 
 
 @checked(PlanError)
@@ -41,6 +44,9 @@ class Rules:
     """Take merges that lose nothing as such: no importance is measured for them, latency decides."""
     rule_out_slow: bool = True
     """Spare the importance of merges that latency already shows not to pay."""
+    replace: Annotated[tuple[Replaceable, ...], READ_INSIDE] = ()
+    """What may be replaced, not only removed: `activations` by cheaper ones (SiLU, GELU, Hardswish, Mish by ReLU), `gates`
+    (squeeze-excite) by their mean over the images, which folds into a conv."""
 
     def __post_init__(self) -> None:
         if self.max_kernel is not None and self.max_kernel < 1:
@@ -53,6 +59,11 @@ class Rules:
                     f"{field} is {given!r}; it must be a layer's name, a glob such as 'layer4.*', or several"
                 )
             object.__setattr__(self, field, patterns)
+        named = (self.replace,) if isinstance(self.replace, str) else self.replace
+        known = tuple(named) if isinstance(named, Iterable) else (named,)
+        if not all(name in _REPLACEABLE for name in known):
+            raise PlanError(f"replace is {self.replace!r}; give 'activations', 'gates', or both")
+        object.__setattr__(self, "replace", tuple(name for name in _REPLACEABLE if name in known))
 
     @staticmethod
     @checked(PlanError)

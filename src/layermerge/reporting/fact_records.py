@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from layermerge.data.sets import Scalar
-from layermerge.planning.plan import Candidate
+from layermerge.planning.candidate import Candidate
 from layermerge.runs.records import Choice, Report, Variant
 from layermerge.solving.frontier import Point
 from layermerge.tables.bounds import Objective

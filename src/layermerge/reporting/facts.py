@@ -16,7 +16,8 @@ from functools import cached_property
 from pathlib import Path
 
 from layermerge.errors import ArtifactError, LayerMergeError
-from layermerge.planning.plan import METHODS, Candidate, Plan
+from layermerge.planning.candidate import Candidate
+from layermerge.planning.plan import METHODS, Plan
 from layermerge.reporting.fact_records import (
     CandidateFacts,
     ChoiceFacts,

@@ -21,7 +21,7 @@ from layermerge.planning.plan import METHODS as MENUS
 from layermerge.runs.context import Context, open_context
 from layermerge.runs.recipe import Settings
 from layermerge.runs.records import CONTROL, ChannelShare, Result, Variant
-from layermerge.runs.steps import choose, finish, original_ms, score_original, variant_of
+from layermerge.runs.steps import choose, finish, original_ms, score_original, start_of, variant_of
 from layermerge.solving.budget import Budget, budget_ms, budget_text
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
 from layermerge.tracing.trace import Trace, trace
@@ -55,7 +55,7 @@ def control_of(context: Context) -> Variant:
 def _solved(menu: str, context: Context, budget: str) -> Result:
     """A method that solves over the network's own tables."""
     choice = choose(context, menu, budget)
-    net = rewrite(context.trace, choice.solution.candidates)
+    net = start_of(context, choice.solution.candidates)
     result = finish(context, variant_of(context, choice), net, context.settings.finetune)
     return replace(result, solution=choice.solution)
 
@@ -65,7 +65,7 @@ def _sequential(context: Context, budget: str) -> Result:
     half = _half(context)
     choice = choose(half, "depth", _first_budget(context, budget))
     variant = replace(variant_of(half, choice), first_of_two=True)
-    first = finish(half, variant, rewrite(half.trace, choice.solution.candidates), half.settings.finetune)
+    first = finish(half, variant, start_of(half, choice.solution.candidates), half.settings.finetune)
     return _second_stage(context, first, "layeronly", "sequential", budget)
 
 
@@ -156,7 +156,7 @@ def _second_stage(context: Context, first: Result, method: str, name: str, budge
         chosen_ms=(choice.solution.measured_ms or 0.0) / choice.original_ms * report.measured_ms,
         cost=choice.cost + report.cost,
     )
-    net = rewrite(second.trace, choice.solution.candidates)
+    net = start_of(second, choice.solution.candidates)
     return finish(context, variant, net, half_of(second.settings.finetune))
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from layermerge.errors import ArtifactError
 from layermerge.files import SCHEMA, STRICT
-from layermerge.planning.plan import Candidate, Plan, Rejection
+from layermerge.planning.candidate import Candidate
+from layermerge.planning.plan import Plan, Rejection
 from layermerge.planning.rules import Rules
 from layermerge.tables.branches import Branch
 from layermerge.tables.workloads import Workload

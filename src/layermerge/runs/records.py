@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from layermerge.files import SCHEMA, STRICT
-from layermerge.planning.plan import Candidate
+from layermerge.planning.candidate import Candidate
 from layermerge.solving.frontier import Solution
 from layermerge.surgery.merge import MergedModule
 from layermerge.surgery.rewrite import FittedRange

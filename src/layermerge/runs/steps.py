@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -17,8 +17,10 @@ from typing import Any
 from torch import nn
 
 from layermerge.calibration.calibrate import calibrate
+from layermerge.calibration.mean_gates import with_mean_gates
 from layermerge.errors import ArtifactError
 from layermerge.files import document_digest, weights_digest, write_document
+from layermerge.planning.candidate import Candidate
 from layermerge.planning.plan import Plan, plan
 from layermerge.progress import Progress
 from layermerge.runs.context import Context
@@ -71,7 +73,7 @@ def menu_of(context: Context, method: str) -> Menu:
     known = directory.known_plan()
     offered = _offered(known) if known is not None and _complete(context, known) else {}
     if known is None or not {entry.key: entry for entry in menu.candidates}.items() <= offered.items():
-        workloads, branches = workloads_of(traced, menu), branches_of(traced)
+        workloads, branches = workloads_of(traced, menu), branches_of(traced, menu.rules)
         known = PlanFile.of(traced.inputs, menu, workloads, branches)
         served = (context.untouched(), traced.inputs, _cut_out(context)) if context.runtime.reads_onnx else ()
         known = directory.write_plan(known, *served)
@@ -251,7 +253,12 @@ def place_of(context: Context, variant: Variant) -> VariantDirectory:
     return context.directory.variant(variant.method, variant.budget, variant.label)
 
 
-def start(context: Context, variant: Variant, net: RewrittenModule) -> RewrittenModule:
+def start_of(context: Context, candidates: Iterable[Candidate]) -> RewrittenModule:
+    """The network with candidates applied, as calibration and fine-tuning find it."""
+    return with_mean_gates(rewrite(context.trace, candidates), context.task)
+
+
+def calibrated(context: Context, variant: Variant, net: RewrittenModule) -> RewrittenModule:
     """The network that fine-tuning begins with: fitted to its original on unlabelled images, where the settings say so.
 
     Done once, then read. What changes nothing needs no fit; what a first stage left as it is keeps its weights.
@@ -323,7 +330,7 @@ def finish(context: Context, variant: Variant, net: RewrittenModule, recipe: Rec
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ArtifactError("only fine-tuning runs in many processes: torchrun -m layermerge finetune, then compress")
     stamp = stamp_of(context, net, recipe)
-    tuned = tune(context, variant, start(context, variant, net), recipe)
+    tuned = tune(context, variant, calibrated(context, variant, net), recipe)
     return serve(context, variant, merge(tuned), recipe, stamp)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from layermerge.arguments import checked
 from layermerge.errors import BudgetError, InfeasibleBudget, OptionError
 from layermerge.files import SCHEMA
-from layermerge.planning.plan import Candidate
+from layermerge.planning.candidate import Candidate
 from layermerge.solving.budget import Budget, Milliseconds, budget_ms
 from layermerge.solving.labels import Floats, Option, pareto, undominated
 from layermerge.tables.latency import Prediction

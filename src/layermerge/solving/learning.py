@@ -18,7 +18,8 @@ import torch
 from torch import nn
 
 from layermerge.files import document_digest
-from layermerge.planning.plan import Candidate, Plan
+from layermerge.planning.candidate import Candidate
+from layermerge.planning.plan import Plan
 from layermerge.runtimes.base import Pass, Runtime
 from layermerge.runtimes.clock import Clocks, cache_pressure
 from layermerge.solving.frontier import Frontier, Solution

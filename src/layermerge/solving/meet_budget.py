@@ -16,7 +16,8 @@ from torch import nn
 
 from layermerge.arguments import checked
 from layermerge.errors import InfeasibleBudget, TableError
-from layermerge.planning.plan import Candidate, Plan
+from layermerge.planning.candidate import Candidate
+from layermerge.planning.plan import Plan
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
 from layermerge.runtimes.clock import Clocks, ClockSettings
 from layermerge.runtimes.registry import make_runtime

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 from layermerge.arguments import checked
 from layermerge.errors import TableError
-from layermerge.planning.plan import Candidate, Plan
+from layermerge.planning.candidate import Candidate
+from layermerge.planning.plan import Plan
 from layermerge.solving.frontier import Frontier, build_frontier
 from layermerge.solving.labels import LARGEST, Option
 from layermerge.tables.bounds import Objective, usual_objective
@@ -84,6 +85,8 @@ def _require_of_plan(plan: Plan, latency: LatencyTable, scores: Scores) -> None:
 
 
 def _score(candidate: Candidate, change: float, method: str) -> float:
+    if candidate.replaced == "gate" or (candidate.free and candidate.replaced):
+        return len(candidate.layers) - 1 + math.exp(change)  # on the way of the data no layer is lost
     if candidate.free:
         return len(candidate.layers) * math.exp(change)
     no_layer = not candidate.kept and method != "layeronly"

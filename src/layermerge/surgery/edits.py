@@ -12,7 +12,8 @@ from layermerge.conv import Sides
 from layermerge.planning.flow import Flow
 from layermerge.planning.reading import Reading
 from layermerge.planning.remains import Remains
-from layermerge.tracing.structure import Block, BlockStep, ConvStep, DataPath, OpStep
+from layermerge.surgery.mean_gates import mean_name, replaced_gates
+from layermerge.tracing.structure import Block, BlockStep, ConvStep, DataPath, Gate, OpStep
 
 
 @dataclass(frozen=True)
@@ -81,19 +82,52 @@ class AddActivation:
     behind: str
 
 
-Edit = LeaveShortcut | Pad | Crop | StopPadding | Remove | MoveNorm | Join | AddActivation
+@dataclass(frozen=True)
+class ReplaceActivation:
+    """Another activation takes a module's place, wherever that is called: one row of the operator table."""
+
+    module: str
+    stand_in: str
+
+
+@dataclass(frozen=True)
+class ReplaceGate:
+    """A parameter of one value a channel takes the place of a value that is computed."""
+
+    gate: Gate
+    parameter: str
+
+
+Edit = (
+    LeaveShortcut
+    | Pad
+    | Crop
+    | StopPadding
+    | Remove
+    | MoveNorm
+    | Join
+    | AddActivation
+    | ReplaceActivation
+    | ReplaceGate
+)
 
 
 def edits(remains: Remains, readings: Sequence[Reading], *, add_activation: bool) -> Iterator[Edit]:
-    """Emptied blocks first, then range by range, then the activations that come back. Ranges that keep a conv are regions."""
+    """Emptied blocks first, then gates, then range by range, then the activations that come back.
+
+    Ranges that keep a conv are regions.
+    """
     emptied = remains.emptied_blocks()
     erased = frozenset(name for add, body in emptied.items() for name in (add, *body))
     for add, body in emptied.items():
         yield LeaveShortcut(add, body)
+    for gate in replaced_gates(readings):
+        if gate.product not in erased:
+            yield ReplaceGate(gate, mean_name(remains.structure, gate))
     regions = [reading for reading in readings if reading.candidate.kept]
     for reading in readings:
         region = regions.index(reading) if reading.candidate.kept else None
-        if region is not None and not reading.candidate.untouched:
+        if region is not None and not reading.candidate.keeps_layer:
             yield from _gather_padding(remains, reading, region, erased)
         yield from (Remove(name) for name in reading.removed if name not in erased)
         if reading.moved and reading.end:
@@ -102,8 +136,10 @@ def edits(remains: Remains, readings: Sequence[Reading], *, add_activation: bool
             apart = {*erased, *reading.removed, reading.moved}
             names = remains.structure.nodes_of(reading.steps)
             yield Join(tuple(name for name in names if name not in apart), region)
+        if (one := reading.replaced) and one.module and one.stand_in:
+            yield ReplaceActivation(one.module, one.stand_in)
     if add_activation:
-        gone = {name for reading in readings for name in (*reading.removed, reading.moved) if name}
+        gone = {name for reading in readings for name in reading.gone}
         yield from _activations(Flow(remains.structure, erased | gone), regions)
 
 

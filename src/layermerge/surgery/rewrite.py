@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
+import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
 from layermerge.arguments import checked
 from layermerge.errors import PlanError, SurgeryError
-from layermerge.planning.plan import Candidate
+from layermerge.planning.candidate import Candidate
 from layermerge.planning.reading import Reading, read, untouched
 from layermerge.planning.remains import Remains
 from layermerge.surgery.edits import (
@@ -31,14 +32,17 @@ from layermerge.surgery.edits import (
     MoveNorm,
     Pad,
     Remove,
+    ReplaceActivation,
+    ReplaceGate,
     StopPadding,
     edits,
 )
+from layermerge.surgery.mean_gates import fold_gates, gate_values, set_means
 from layermerge.surgery.wiring import require_sound, require_unchanged
 from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.lift import LiftedModule, clone_as, drop_unused
-from layermerge.tracing.operators import Role
-from layermerge.tracing.structure import Structure, main_input
+from layermerge.tracing.operators import Role, build_stand_in
+from layermerge.tracing.structure import Gate, Structure, main_input
 from layermerge.tracing.trace import Trace
 
 FitForm = Literal["kernel", "mixing", "affine"]
@@ -79,6 +83,12 @@ class Surgery:
     fits: tuple[FittedRange, ...] = ()
     """What calibration changed; such a region is one conv with a norm."""
 
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """Those that were replaced by their mean."""
+        found = (self.structure.gate(one.start, one.end) for one in self.candidates if one.replaced == "gate")
+        return tuple(gate for gate in found if gate is not None)
+
     def __deepcopy__(self, _memo: dict[int, Any]) -> Surgery:
         return self
 
@@ -106,7 +116,7 @@ def rewrite(trace: Trace, candidates: Iterable[Candidate], *, add_activation: bo
     _require_fit(structure, chosen)
     covered = {index for candidate in chosen for index in range(candidate.start, candidate.end)}
     rest = [untouched(structure, index) for index in range(len(structure.layers)) if index not in covered]
-    readings = [_read(structure, candidate) for candidate in (*chosen, *rest)]
+    readings = fold_gates(structure, [_read(structure, candidate) for candidate in (*chosen, *rest)])
     remains = Remains.without(structure, {index for candidate in chosen for index in candidate.removed})
     module = clone_as(RewrittenModule, trace.module)
     surgeon = _Surgeon(module)
@@ -117,9 +127,13 @@ def rewrite(trace: Trace, candidates: Iterable[Candidate], *, add_activation: bo
     regions = _living(module.graph, [reading for reading in readings if reading.candidate.kept])
     origin = Origin(trace.module)
     module.surgery = Surgery(structure, chosen, regions, remains.kept, trace.inputs, add_activation, origin)
-    require_sound(module, trace.module, regions)
+    gates = module.surgery.gates
+    require_sound(module, trace.module, regions, {gate.product for gate in gates})
     drop_unused(module)
     module.recompile()
+    if gates:
+        values = gate_values(trace.module, gates, trace.inputs)
+        set_means(module, structure, dict(zip(gates, values, strict=True)))
     if any(candidate.free for candidate in chosen) and not any(candidate.changes for candidate in chosen):
         require_unchanged(module, trace.module, trace.inputs)
     return module
@@ -205,6 +219,10 @@ class _Surgeon:
                     self.nodes[name].meta["region"] = region
             case AddActivation(module, behind):
                 self._add_activation(module, self.nodes[behind])
+            case ReplaceActivation(module, stand_in):
+                self.module.set_submodule(module, build_stand_in(stand_in).train(self.module.training))
+            case ReplaceGate(gate, parameter):
+                self._replace_gate(gate, parameter)
 
     def _leave_the_shortcut(self, add: fx.Node, body: list[fx.Node]) -> None:
         (shortcut,) = [arg for arg in add.args if isinstance(arg, fx.Node) and arg not in body]
@@ -233,6 +251,18 @@ class _Surgeon:
         norm.replace_input_with(source, behind)
         for reader in readers:
             reader.replace_input_with(behind, norm)
+
+    def _replace_gate(self, gate: Gate, parameter: str) -> None:
+        product, value = self.nodes[gate.product], self.nodes[gate.value]
+        owner, _, name = parameter.rpartition(".")
+        values = torch.ones(1, gate.shape[0], 1, 1, device=self.module.device, dtype=self.module.dtype)
+        self.module.get_submodule(owner).register_parameter(name, nn.Parameter(values))
+        with self.graph.inserting_before(product):
+            mean = self.graph.get_attr(parameter)
+        notes = {"role": Role.BARRIER, "operator": "get_attr", "constant": True, "shape": tuple(values.shape)}
+        mean.meta = {"owner": owner, **notes}
+        product.replace_input_with(value, mean)
+        product.meta["role"] = Role.NORM
 
     def _add_activation(self, module: str, behind: fx.Node) -> None:
         with self.graph.inserting_after(behind):

@@ -8,7 +8,7 @@ change nothing: then the network must compute what it computed before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -31,22 +31,24 @@ _EXACT = 1e-10
 _SEED = 20240721
 
 
-def require_sound(module: LiftedModule, traced: LiftedModule, regions: Sequence[Reading]) -> None:
-    """Refuses a graph whose regions are not single convs in the place that they had."""
+def require_sound(
+    module: LiftedModule, traced: LiftedModule, regions: Sequence[Reading], replaced: Collection[str] = ()
+) -> None:
+    """Refuses a graph whose regions are not single convs in the place that they had; `replaced` read other values now."""
     order = {node: place for place, node in enumerate(module.graph.nodes)}
     writes = [(order[node], written) for node in order for written in _written(node)]
     changed: dict[fx.Node, Reading] = {}
     for number, region in enumerate(regions):
         site = find_site(module.graph, number)
         _require_one_piece(site, region)
-        if region.candidate.untouched:
+        if region.candidate.keeps_layer:
             continue
         changed.update(dict.fromkeys(site.members, region))
         first, last = order[site.members[0]], order[site.end]
         touched = {site.source, *site.members}
         if any(first < place < last and written in touched for place, written in writes):
             raise _broken(region, "a map that it reads or computes is written to in place while it is computed")
-    _require_traced_shapes(module, traced, changed)
+    _require_traced_shapes(module, traced, changed, replaced)
 
 
 def require_unchanged(module: LiftedModule, traced: LiftedModule, inputs: Inputs) -> None:
@@ -75,7 +77,9 @@ def _require_one_piece(site: Site, region: Reading) -> None:
             raise _broken(region, f"'{node.name}' inside it is read from outside, or not at all")
 
 
-def _require_traced_shapes(module: LiftedModule, traced: LiftedModule, changed: dict[fx.Node, Reading]) -> None:
+def _require_traced_shapes(
+    module: LiftedModule, traced: LiftedModule, changed: dict[fx.Node, Reading], replaced: Collection[str]
+) -> None:
     """Follows shapes through what has changed, as the nodes are now: whatever has not must read what it was traced with."""
     before = {node.name: node for node in traced.graph.nodes}
     moved = {region.moved for region in changed.values()}
@@ -86,8 +90,10 @@ def _require_traced_shapes(module: LiftedModule, traced: LiftedModule, changed: 
             if node.meta["role"] is Role.ADD and len(set(given)) > 1:
                 raise _broken(region, f"maps of different shapes meet in '{node.name}'")
             shapes[node] = _shape_behind(module, node, shapes[main_input(node)], region)
-        elif node.name in moved or node.name not in before:
-            shapes[node] = given[0]
+        elif node.op == "get_attr":
+            shapes[node] = node.meta.get("shape")
+        elif node.name in moved or node.name in replaced or node.name not in before:
+            shapes[node] = shapes[main_input(node)]
         else:
             shapes[node] = node.meta.get("shape")
             wanted = [one.meta.get("shape") for one in _read(before[node.name])]

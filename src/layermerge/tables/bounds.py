@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from layermerge.planning.plan import Candidate, Plan
+from layermerge.planning.candidate import Candidate
+from layermerge.planning.plan import Plan
 from layermerge.tables.table import Row, Table
 from layermerge.tables.workloads import Workload
 
@@ -42,9 +43,9 @@ class Stakes:
 
     def untouched_wins(self, candidate: Candidate) -> bool:
         """Whether the candidate's layers, left as they are, score at least as much as it could."""
-        if candidate.free:
+        if candidate.free and not candidate.replaced:
             return True
-        if self.objective == "delta":
+        if self.objective == "delta" or candidate.free:
             return self.largest_gain <= 0
         return len(candidate.layers) >= math.exp(self.largest_gain)
 

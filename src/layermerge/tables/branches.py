@@ -1,7 +1,8 @@
 """Branches: residual branches with work of their own beside their convs: gates, norms, attention.
 
 Nothing but dropping such a branch takes that work away, so it belongs to no conv's workload. The branch is timed whole, between
-neighbours as workloads are; what its convs do not account for is charged to whatever keeps it.
+neighbours as workloads are; what its convs do not account for is charged to whatever keeps it. So it is with gates that may be
+replaced.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ import torch
 from torch import fx, nn
 
 from layermerge.files import document_digest
-from layermerge.planning.plan import Candidate
+from layermerge.planning.candidate import Candidate
+from layermerge.planning.ranges import Span
+from layermerge.planning.rules import Rules
 from layermerge.tables.workloads import neighbour
-from layermerge.tracing.finder import nodes_between
 from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.lift import LiftedModule
 from layermerge.tracing.operators import operator_name
 from layermerge.tracing.structure import MapShape, SubgraphStep
 from layermerge.tracing.trace import Trace
+from layermerge.tracing.walking import nodes_between
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Branch:
     """Of the feature map it reads, and of what else it is given, without the batch."""
     work: str
     """Digest of what it computes: branches that do the same work share one measurement."""
+    gate: bool = False
+    """Whether it is a gate: a map, what is computed from it, and their product."""
 
     @property
     def key(self) -> str:
@@ -52,6 +57,8 @@ class Branch:
     def kept_by(self, candidate: Candidate) -> bool:
         """Whether the candidate covers the branch's first layer and does not drop the branch: it is charged with the rest."""
         dropped = not candidate.kept and candidate.start <= self.start and self.end <= candidate.end
+        if self.gate and (candidate.start, candidate.end) == (self.start, self.end):
+            dropped = candidate.replaced == "gate"  # its layers alone may go and leave the gate
         return candidate.start <= self.start < candidate.end and not dropped
 
 
@@ -63,29 +70,38 @@ class _Excerpt:
     reads: tuple[fx.Node, ...]
 
 
-def branches_of(trace: Trace) -> tuple[Branch, ...]:
-    """The network's branches that are no chain, outer ones before those inside them."""
-    found = []
+def branches_of(trace: Trace, rules: Rules | None = None) -> tuple[Branch, ...]:
+    """The network's branches that are no chain, outer ones before those inside them; gates where the rules replace them."""
     nodes = {node.name: node for node in trace.module.graph.nodes}
-    for block in trace.structure.blocks:
-        if isinstance(block.body[0], SubgraphStep):
-            excerpt = _excerpt(nodes[block.add])
-            shapes = tuple(_without_batch(node) for node in excerpt.reads)
-            if all(shape is not None for shape in shapes):
-                known = tuple(shape for shape in shapes if shape is not None)
-                found.append(Branch(block.start, block.end, known, _work(trace.module, excerpt)))
-    return tuple(found)
+    subgraphs = [block for block in trace.structure.blocks if isinstance(block.body[0], SubgraphStep)]
+    found = [_branch(trace, (block.start, block.end), _excerpt(nodes[block.add])) for block in subgraphs]
+    if rules is not None and "gates" in rules.replace:
+        for gate in sorted(trace.structure.gates, key=lambda one: one.start - one.end):
+            found.append(_branch(trace, (gate.start, gate.end), _gate_excerpt(nodes[gate.product]), gate=True))
+    return tuple(branch for branch in found if branch is not None)
+
+
+def _branch(trace: Trace, span: Span, excerpt: _Excerpt, *, gate: bool = False) -> Branch | None:
+    shapes = tuple(_without_batch(node) for node in excerpt.reads)
+    if any(shape is None for shape in shapes):
+        return None
+    known = tuple(shape for shape in shapes if shape is not None)
+    return Branch(*span, known, _work(trace.module, excerpt), gate)
 
 
 def branch_maker(trace: Trace, untouched: Callable[[], LiftedModule]) -> Callable[[Branch], nn.Module]:
     """How to cut a branch out of the untouched network, norms folded, between two neighbours; weights are shared with it."""
 
     def make(branch: Branch) -> nn.Module:
-        block = trace.structure.branch(branch.start, branch.end)
+        network, span = untouched(), (branch.start, branch.end)
+        nodes = {node.name: node for node in network.graph.nodes}
+        if branch.gate:
+            gate = trace.structure.gate(*span)
+            assert gate is not None
+            return _cut_out(network, _gate_excerpt(nodes[gate.product]), branch.map_shape[0])
+        block = trace.structure.branch(*span)
         assert block is not None
-        network = untouched()
-        add = next(node for node in network.graph.nodes if node.name == block.add)
-        return _cut_out(network, _excerpt(add), branch.map_shape[0])
+        return _cut_out(network, _excerpt(nodes[block.add]), branch.map_shape[0])
 
     return make
 
@@ -97,6 +113,13 @@ def _excerpt(add: fx.Node) -> _Excerpt:
     within = {*nodes, fork}
     others = {source for node in nodes for source in node.all_input_nodes if source not in within}
     return _Excerpt((*nodes, add), (fork, *sorted(node for node in others if not _copied(node))))
+
+
+def _gate_excerpt(product: fx.Node) -> _Excerpt:
+    """From the map to its product with what is computed from it."""
+    left, right = product.all_input_nodes
+    source, value = (right, left) if left.meta["shape"][-2:] == (1, 1) else (left, right)
+    return _Excerpt((*nodes_between(source, value), product), (source,))
 
 
 def _copied(node: fx.Node) -> bool:

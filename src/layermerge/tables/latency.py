@@ -16,7 +16,8 @@ from functools import cached_property
 
 from layermerge.arguments import checked
 from layermerge.errors import TableError
-from layermerge.planning.plan import Candidate, Plan
+from layermerge.planning.candidate import Candidate
+from layermerge.planning.plan import Plan
 from layermerge.tables.branches import Branch
 from layermerge.tables.estimates import Corrected, Network, Observations
 from layermerge.tables.table import Row, Table

@@ -17,7 +17,8 @@ import torch
 
 from layermerge.arguments import Count, FilePath, checked
 from layermerge.errors import LayerMergeError, TableError, machine_failed
-from layermerge.planning.plan import Candidate, Plan
+from layermerge.planning.candidate import Candidate
+from layermerge.planning.plan import Plan
 from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
 from layermerge.runtimes.clock import Clocks, ClockSettings, cache_pressure
 from layermerge.runtimes.recording import Operator, Recording
@@ -80,7 +81,7 @@ def measure_latency(
         workloads_of(trace, plan),
         plan.network,
         lambda: chosen.prepare(untouched(), inputs),
-        branches_of(trace),
+        branches_of(trace, plan.rules),
         branch_pass,
         lambda: chosen.record(untouched(), inputs),
         Stakes(objective, largest_gain),

@@ -2,14 +2,16 @@
 
 A merge pays by being faster. Where the same range with the same convs kept, but unmerged, is on the menu and no slower, the
 solver prefers it as long as it scores at least as much. It must, where its own score (one for each kept layer, and what
-dropping the others costs) is no less than the most that any single entry can score.
+dropping the others costs) is no less than the most that any single entry can score. A cheaper activation that saves no time is
+not tried either: nothing else speaks for it.
 """
 
 from __future__ import annotations
 
 import math
 
-from layermerge.planning.plan import Candidate, Plan
+from layermerge.planning.candidate import Candidate
+from layermerge.planning.plan import Plan
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Table
 
@@ -54,8 +56,10 @@ def _reason(plan: Plan, candidate: Candidate, latency: LatencyTable, singles: Ta
     own_ms = latency.of(candidate)
     if own_ms is None:
         return latency.why_off(candidate)
+    if candidate.replaced and (reason := _no_faster(plan, candidate, latency, own_ms)):
+        return reason
     parts = _split(plan, candidate)
-    if parts is None:
+    if parts is None or (candidate.free and candidate.replaced):
         return None
     score = 0.0
     split_ms = 0.0
@@ -70,6 +74,17 @@ def _reason(plan: Plan, candidate: Candidate, latency: LatencyTable, singles: Ta
     if split_ms > own_ms + spread_ms or score < math.exp(largest_gain):
         return None
     return f"unmerged it takes {split_ms:.4f} ms, merged {own_ms:.4f} ms"
+
+
+def _no_faster(plan: Plan, candidate: Candidate, latency: LatencyTable, own_ms: float) -> str | None:
+    """Why a cheaper activation does not pay: the candidate takes as long with its own."""
+    plain = candidate.unreplaced
+    plain_ms = latency.of(plain) if plain in plan else None
+    if plain_ms is None:
+        return None
+    spread_ms = math.hypot(latency.spread_of(candidate), latency.spread_of(plain))
+    own = f"with its own activation it takes {plain_ms:.4f} ms, with a cheaper one {own_ms:.4f} ms"
+    return own if plain_ms <= own_ms + spread_ms else None
 
 
 def _split(plan: Plan, candidate: Candidate) -> list[Candidate] | None:

@@ -19,8 +19,9 @@ from layermerge.conv import ConvSpec
 from layermerge.planning.plan import Plan
 from layermerge.planning.reading import read
 from layermerge.runtimes.recording import Operator
+from layermerge.surgery.mean_gates import lonely_gates
 from layermerge.tracing.inputs import Inputs
-from layermerge.tracing.operators import Role
+from layermerge.tracing.operators import Role, build_stand_in
 from layermerge.tracing.structure import MapShape, Operation
 from layermerge.tracing.trace import Trace
 
@@ -90,20 +91,27 @@ class Workload:
 def workloads_of(trace: Trace, plan: Plan) -> dict[str, Workload | None]:
     """The workload of every candidate, by key; None where nothing runs, and for fixed ones, which are not measured alone."""
     workloads: dict[str, Workload | None] = {}
+    lonely = lonely_gates(trace.structure) if any(one.replaced == "gate" for one in plan.candidates) else ()
     for candidate in plan.candidates:
         workloads[candidate.key] = None
         if not candidate.fixed:
-            operations = (_follower(trace, operation) for operation in read(trace.structure, candidate).follow)
-            follow = tuple(one for one in operations if one)
-            layer = trace.layers[candidate.start]
-            shape = layer.input_shape if candidate.spec else trace.layers[candidate.end - 1].output_shape
+            reading = read(trace.structure, candidate)
+            followers = (_follower(trace, one, stands_in=one is reading.replaced) for one in reading.follow)
+            follow = tuple(one for one in followers if one)
+            shape = trace.layers[candidate.start].input_shape
+            if candidate.spec is None:
+                shape = reading.gate.shape if reading.gate else trace.layers[candidate.end - 1].output_shape
+            if reading.gate in lonely:
+                follow = (ADD,)  # its product with a constant: a pass over the map, too
             if candidate.spec or follow:
                 workloads[candidate.key] = Workload(candidate.spec, shape, follow)
     return workloads
 
 
-def _follower(trace: Trace, operation: Operation) -> Follower | None:
+def _follower(trace: Trace, operation: Operation, *, stands_in: bool) -> Follower | None:
     module = trace.module.get_submodule(operation.module) if operation.module else None
+    if stands_in and operation.stand_in:
+        module = build_stand_in(operation.stand_in)
     if operation.role is Role.ACTIVATION:
         return Follower(_kind(module))
     if operation.role is Role.STAT_NORM:

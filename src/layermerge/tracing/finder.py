@@ -14,8 +14,9 @@ from torch import fx, nn
 from layermerge.conv import ConvSpec, Sides
 from layermerge.errors import TraceError
 from layermerge.tracing.constants import conv_tensors
+from layermerge.tracing.gates import find_gates
 from layermerge.tracing.lift import LiftedModule
-from layermerge.tracing.operators import RESIZE, Role, Shape, pads_by_size
+from layermerge.tracing.operators import RESIZE, TABLE, Role, Shape, pads_by_size
 from layermerge.tracing.structure import (
     Block,
     BlockStep,
@@ -30,6 +31,7 @@ from layermerge.tracing.structure import (
     SubgraphStep,
     main_input,
 )
+from layermerge.tracing.walking import nodes_between
 
 _TRANSPARENT = {Role.NORM, Role.STAT_NORM, Role.ACTIVATION, Role.SHIFT, Role.SCALE, Role.PAD, Role.DROPOUT}
 
@@ -68,12 +70,14 @@ class _Finder:
             elif role is Role.ADD and (residual := self._residual_at(node) or self._subgraph_at(node)):
                 self.residuals[node] = residual
         chains, openings = self._chains(self.nodes)
+        blocks = tuple(block for block in self.blocks if block is not None)
         return Structure(
             tuple(self.layers),
-            tuple(block for block in self.blocks if block is not None),
+            blocks,
             chains,
             openings,
             {node.name: self._operation(node) for node in self.nodes},
+            find_gates(self.nodes, self.layers, blocks),
         )
 
     # -- steps along the data path
@@ -201,7 +205,9 @@ class _Finder:
         weights = self.lifted.get_submodule(module).parameters() if module and role is Role.ACTIVATION else ()
         channels = max((weight.numel() for weight in weights if weight.numel() > 1), default=None)
         readers = tuple(user.name for user in node.users)
-        return Operation(node.name, role, module, source, readers, convolves, channels)
+        row = TABLE.get(node.meta.get("operator", "")) if module and role is Role.ACTIVATION else None
+        stand_in = row.stand_in if row else None
+        return Operation(node.name, role, module, source, readers, convolves, channels, stand_in)
 
     # -- layers, blocks and paths, numbered
 
@@ -292,21 +298,6 @@ class _Finder:
             unmergeable="it pads with other values than zero" if padded_otherwise else None,
             after_resize=source.meta.get("operator") in RESIZE,
         )
-
-
-def nodes_between(fork: fx.Node, end: fx.Node) -> tuple[fx.Node, ...]:
-    """All that is computed from `fork` on the way to `end`, which is the last of them; nothing where `end` does not need it."""
-    above, waiting = set[fx.Node](), [end]
-    while waiting:
-        node = waiting.pop()
-        if node not in above and fork < node:
-            above.add(node)
-            waiting += node.all_input_nodes
-    needed: dict[fx.Node, None] = {}
-    for node in sorted(above):
-        if any(source is fork or source in needed for source in node.all_input_nodes):
-            needed[node] = None
-    return tuple(needed) if end in needed else ()
 
 
 def _module_name(node: fx.Node) -> str | None:

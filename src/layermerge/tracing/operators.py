@@ -62,12 +62,15 @@ class Operator:
     """A row: the role (or how the call decides it), the module to lift to, and the tensors that module owns.
 
     `build_computed` makes a module that is called with these tensors instead, where constants are computed to them.
+    `stand_in` is the row of a cheaper activation that comes near to this one, and maps every value to the nearest that it
+    can give.
     """
 
     role: Role | Callable[[Call], Role]
     build: Callable[[Call], nn.Module] | None = None
     owns: tuple[str, ...] = ()
     build_computed: Callable[[Call], nn.Module] | None = None
+    stand_in: str | None = None
 
     def role_of(self, call: Call) -> Role:
         return self.role if isinstance(self.role, Role) else self.role(call)
@@ -230,9 +233,9 @@ _FUNCTION = Operator(_function_role)
 """An activation that torch.nn has no module for."""
 
 
-def _activation(kind: Callable[..., nn.Module], *arguments: str) -> Operator:
+def _activation(kind: Callable[..., nn.Module], *arguments: str, stand_in: str | None = None) -> Operator:
     """A parameter-free element-wise function; `arguments` are passed on to the module in this order."""
-    return Operator(Role.ACTIVATION, lambda call: kind(*(call[name] for name in arguments)))
+    return Operator(Role.ACTIVATION, lambda call: kind(*(call[name] for name in arguments)), stand_in=stand_in)
 
 
 _STATEFUL_NORM = ("weight", "bias", "running_mean", "running_var")
@@ -247,12 +250,12 @@ TABLE: dict[str, Operator] = {
     "relu": _activation(nn.ReLU),
     "relu6": _activation(nn.ReLU6),
     "hardtanh": _activation(nn.Hardtanh, "min_val", "max_val"),
-    "silu": _activation(nn.SiLU),
-    "hardswish": _activation(nn.Hardswish),
+    "silu": _activation(nn.SiLU, stand_in="relu"),
+    "hardswish": _activation(nn.Hardswish, stand_in="relu"),
     "hardsigmoid": _activation(nn.Hardsigmoid),
     "sigmoid": _activation(nn.Sigmoid),
     "tanh": _activation(nn.Tanh),
-    "mish": _activation(nn.Mish),
+    "mish": _activation(nn.Mish, stand_in="relu"),
     "selu": _activation(nn.SELU),
     "log_sigmoid": _activation(nn.LogSigmoid),
     "leaky_relu": _activation(nn.LeakyReLU, "negative_slope"),
@@ -284,7 +287,7 @@ TABLE: dict[str, Operator] = {
     "ge": _FUNCTION,
     "lt": _FUNCTION,
     "le": _FUNCTION,
-    "gelu": Operator(Role.ACTIVATION, lambda call: nn.GELU(approximate=call["approximate"])),
+    "gelu": Operator(Role.ACTIVATION, lambda call: nn.GELU(approximate=call["approximate"]), stand_in="relu"),
     "prelu": Operator(
         Role.ACTIVATION, lambda call: nn.PReLU((call.shape("weight") or (1,))[0] or 1, device="meta"), ("weight",)
     ),
@@ -308,6 +311,13 @@ TABLE: dict[str, Operator] = {
 
 RESIZE = frozenset({"upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d", "interpolate", "pixel_shuffle"})
 """Operators that enlarge a feature map; the paper drops convs that directly follow one."""
+
+
+def build_stand_in(name: str) -> nn.Module:
+    """The module of a row that stands in for others: an activation without settings or weights."""
+    build = TABLE[name].build
+    assert build is not None
+    return build(Call({}, None))
 
 
 def operator_name(target: object) -> str:

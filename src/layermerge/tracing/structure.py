@@ -113,6 +113,22 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Gate:
+    """Squeeze-excite: a map times one value a channel that layers start..end-1, and nothing beside them, compute from it."""
+
+    start: int
+    end: int
+    product: str
+    """The node that multiplies."""
+    source: str
+    """The map that is multiplied, from which the value is computed."""
+    value: str
+    nodes: tuple[str, ...]
+    """All that computes the value, which is the last of them."""
+    shape: MapShape
+
+
+@dataclass(frozen=True)
 class Operation:
     """A node of the network's graph: what it is, which feature map it transforms, and who reads what it gives."""
 
@@ -126,6 +142,8 @@ class Operation:
     """Whether it is a convolution, one that no range can hold included."""
     channels: int | None = None
     """Of an activation with a weight for each channel (PReLU): how many they are."""
+    stand_in: str | None = None
+    """Of an activation with a cheaper one that may stand in for it: the row of the operator table that it is."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +156,7 @@ class Structure:
     openings: tuple[str, ...]
     operations: Mapping[str, Operation] = field(default_factory=dict, hash=False, repr=False)
     """Every node of the graph by name, those between the chains included."""
+    gates: tuple[Gate, ...] = ()
 
     @cached_property
     def paths(self) -> tuple[DataPath, ...]:
@@ -158,8 +177,15 @@ class Structure:
         own = (block for block in self.blocks if (block.start, block.end, block.shortcut) == (start, end, None))
         return next(own, None)
 
+    def gate(self, start: int, end: int) -> Gate | None:
+        """The gate that just these layers compute."""
+        return next((gate for gate in self.gates if (gate.start, gate.end) == (start, end)), None)
+
     def channels_into(self, item: Step) -> int:
         """Of the map that an item of a path reads; the first conv of a body that is no path may read a part of it."""
+        if isinstance(item, OpStep):
+            assert item.shape is not None
+            return item.shape[0]
         if isinstance(item, BlockStep):
             return self.blocks[item.block].channels
         assert isinstance(item, ConvStep)

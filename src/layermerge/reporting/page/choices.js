@@ -7,6 +7,7 @@ const unpacked = (facts) => ({
   candidates: facts.candidates.map(({ candidate, places, ...rest }) => ({
     ...rest, start: candidate.start, end: candidate.end, kept: places,
     kernel: candidate.spec && candidate.spec.kernel, groups: candidate.spec && candidate.spec.groups,
+    replaced: candidate.replaced,
   })),
   methods: facts.methods.map((method) => ({
     ...method,

@@ -88,10 +88,12 @@ function fate(lane, layer) {
   if (!item) return "out of reach";
   const range = item.end - item.start > 1 ? `#${item.start} to #${item.end - 1}` : `#${item.start}`;
   const cost = known(item.ms) ? `, ${ms(item.ms)}` : "";
-  if (item.kind === "kept") return `kept as it is${cost}`;
+  const cheaper = item.replaced === "activation" ? ", with a cheaper activation" : "";
+  if (item.kind === "kept") return `kept${cheaper || " as it is"}${cost}`;
+  if (item.replaced === "gate") return `the gate of ${range} is replaced by its mean${cost}`;
   if (item.kind === "removed") return item.end - item.start > 1 ? `removed with ${range}` : "removed";
   const own = item.kept.includes(layer) ? "" : "removed; ";
-  return `${own}${range} merge into one ${kernel(item.kernel)}${cost}`;
+  return `${own}${range} merge into one ${kernel(item.kernel)}${cheaper}${cost}`;
 }
 
 function geometry(layer) {

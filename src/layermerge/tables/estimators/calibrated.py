@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from layermerge.calibration.mean_gates import with_mean_gates
 from layermerge.calibration.sample import Sample, batch_size_for, held_out_inputs
 from layermerge.calibration.trials import Trials
 from layermerge.errors import TableError
@@ -64,7 +65,8 @@ class CalibratedJob(Job):
         return Row(key=BASELINE, value=score)
 
     def _compare(self, key: str) -> Row:
-        found = self._trials.divergence(rewrite(self.trace, [self.plan[key]]).to(self._original.device))
+        net = with_mean_gates(rewrite(self.trace, [self.plan[key]]), self.task)
+        found = self._trials.divergence(net.to(self._original.device))
         mean, error = float(found.mean()), float(found.std()) / math.sqrt(len(found)) if len(found) > 1 else 0.0
         if not math.isfinite(mean) or not math.isfinite(error):
             raise ArithmeticError(f"the divergence is {mean}")

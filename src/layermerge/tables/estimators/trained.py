@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from layermerge.calibration.mean_gates import with_mean_gates
 from layermerge.errors import TableError
 from layermerge.planning.plan import Plan
 from layermerge.runtimes.torch_eager import torch_threads
@@ -43,7 +44,7 @@ class TrainedJob(Job):
     def __call__(self, key: str) -> Row:
         started = time.perf_counter()
         chosen = [] if key == BASELINE else [self.plan[key]]
-        module = rewrite(self.trace, chosen).to(usable_device(self.device))
+        module = with_mean_gates(rewrite(self.trace, chosen), self.task).to(usable_device(self.device))
         with torch_threads(1):  # sums depend on how many threads share them; one always gives the same
             train_steps(module, self.task, self.recipe)
             module.eval()
