@@ -6,7 +6,8 @@
     python benchmarks/estimators.py small_unet --model DIR --data fashion-mnist:DIR
 
 Candidates are drawn at random, the same for all. The truth is the loss on held-out images after a long training of the
-network with this one candidate, for two seeds of its batches. Everything resumes; tables are in runs/estimators.
+network with this one candidate, for two seeds of its batches. Everything resumes; tables are in runs/estimators, and
+`--table` prints what there is of them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,6 +34,9 @@ from layermerge.runs.opening import open_run  # noqa: E402
 from layermerge.runs.recipe import read_recipe  # noqa: E402
 from layermerge.runtimes.torch_eager import torch_threads  # noqa: E402
 from layermerge.surgery.rewrite import rewrite  # noqa: E402
+from layermerge.tables.estimators.base import BASELINE, Estimator  # noqa: E402
+from layermerge.tables.estimators.calibrated import Calibrated  # noqa: E402
+from layermerge.tables.estimators.trained import Trained  # noqa: E402
 from layermerge.tables.executors import LocalProcesses, in_this_process  # noqa: E402
 from layermerge.tables.runner import fill_table  # noqa: E402
 from layermerge.tables.table import Row, Table  # noqa: E402
@@ -90,27 +95,85 @@ def long_training(context: Context, menu: Plan, keys: Sequence[str], recipe: Rec
     return fill_table(path, provenance, list(keys), job, title=path.stem, executor=executor)
 
 
+def estimate(context: Context, menu: Plan, keys: Sequence[str], estimator: Estimator, path: Path) -> Table:
+    """The rows of an estimator for these candidates, seconds included."""
+    job = estimator.job(context.trace, menu, context.task, "cpu")
+    base = fill_table(path, job.provenance(), [BASELINE], job, keep_failures=False)[BASELINE].value
+    assert base is not None
+    return fill_table(path, job.provenance(), list(keys), job.against(base), title=path.stem)
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
+    """Spearman's: ties share their mean rank."""
+
+    def ranks(values: Sequence[float]) -> np.ndarray:
+        _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+        return (np.cumsum(count) - (count - 1) / 2)[place]
+
+    return float(np.corrcoef(ranks(first), ranks(second))[0, 1])
+
+
+def agreement(one: Table, other: Table) -> tuple[float, int]:
+    """Rank correlation over what both have, and over how many that is."""
+    both = [key for key in one.rows if key != BASELINE and key in other]
+    pairs = [(one[key].value, other[key].value) for key in both]
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    return rank_correlation(*map(list, zip(*known, strict=True))), len(known)
+
+
+def markdown(place: Path) -> list[str]:
+    """A line an estimator, and one for the truth's own second seed."""
+    truth = Table.read(place / "long-training-0.jsonl")
+    lines = []
+    for path in [place / "long-training-1.jsonl", *(place / f"{name}.jsonl" for name in ESTIMATORS)]:
+        if path.is_file():
+            table = Table.read(path)
+            found, count = agreement(truth, table)
+            rows = [row.seconds for key, row in table.rows.items() if key != BASELINE]
+            lines.append(f"| {place.name} | {path.stem} | {found:.3f} | {count} | {np.mean(rows):.2f} |")
+    return lines
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "calibrated": Calibrated(),
+    "trained-10": Trained(Recipe(steps=10, batch_size=32, lr=0.01, channels_last=True)),
+}
+ESTIMATORS_UNET = {"trained-10": Trained(Recipe(steps=10, batch_size=32, lr=4e-4, optimizer="adam"))}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("network", choices=RECIPES)
+    parser.add_argument("network", choices=RECIPES, nargs="?")
     parser.add_argument("--data")
     parser.add_argument("--weights")
     parser.add_argument("--model")
     parser.add_argument("--dir", type=Path, default=Path("runs/estimators"))
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.table or options.network is None:
+        print(
+            "| network | estimator | rank correlation with the long training | candidates | seconds an entry |\n|---|---|---|---|---|"
+        )
+        for name in RECIPES:
+            if (options.dir / name / "long-training-0.jsonl").is_file():
+                print("\n".join(markdown(options.dir / name)))
+        return
     given = {"data.source": options.data, "weights": options.weights, "model": options.model}
     changes = {key: value for key, value in given.items() if value is not None}
     place = options.dir / options.network
     context = open_run(read_recipe(RECIPES[options.network], changes), place)
     menu = plan(context.trace, context.settings.rules)
     keys = drawn(menu, DRAWN)
-    recipe = LONG_UNET if options.network == "small_unet" else LONG
+    unet = options.network == "small_unet"
+    for name, estimator in (ESTIMATORS | (ESTIMATORS_UNET if unet else {})).items():
+        estimate(context, menu, keys, estimator, place / f"{name}.jsonl")
     for seed in range(options.seeds):
-        seeded = recipe.model_copy(update={"seed": seed})
+        seeded = (LONG_UNET if unet else LONG).model_copy(update={"seed": seed})
         long_training(context, menu, keys, seeded, place / f"long-training-{seed}.jsonl", options.workers)
+    print("\n".join(markdown(place)))
 
 
 if __name__ == "__main__":
