@@ -154,9 +154,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.table or options.network is None:
-        print(
-            "| network | estimator | rank correlation with the long training | candidates | seconds an entry |\n|---|---|---|---|---|"
-        )
+        print("| network | estimator | rank correlation with the long training | candidates | seconds an entry |")
+        print("|---|---|---|---|---|")
         for name in RECIPES:
             if (options.dir / name / "long-training-0.jsonl").is_file():
                 print("\n".join(markdown(options.dir / name)))
