@@ -60,7 +60,7 @@ def _photos(place: Path) -> Namespace:
     import timm
 
     generator = np.random.default_rng(0)
-    for part, name, number in product(("train", "val"), ("cat", "dog"), range(6)):
+    for part, name, number in product(("train", "val"), ("cat", "dog"), range(14)):
         folder = place / "photos" / part / name
         folder.mkdir(parents=True, exist_ok=True)
         pixels = generator.integers(0, 255, (40, 40, 3), dtype=np.uint8)

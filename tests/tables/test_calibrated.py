@@ -15,8 +15,9 @@ from layermerge.errors import TableError
 from layermerge.tables.estimators.base import BASELINE
 from layermerge.tables.executors import LocalProcesses
 from layermerge.tables.table import Table
+from layermerge.tasks import Classification
 from layermerge.tuning.recipe import Recipe
-from tiny_runs import network, task
+from tiny_runs import arrays, network, task
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +106,10 @@ def test_divergences_are_summed_as_they_are_by_default(traced: lm.Trace, table: 
         total = sum((table[one.key].value or 0.0) for one in chosen if one.changes)
         assert point.importance == pytest.approx(total, abs=1e-12)
     assert default.points == lm.solve(menu, latency, table, objective="delta").points
+
+
+def test_too_few_images_end_the_run_in_one_line(traced: lm.Trace, tmp_path: Path) -> None:
+    data = arrays()
+    few = Classification((data["x_train"][:15], data["y_train"][:15]), (data["x_test"], data["y_test"]), held_out=5)
+    with pytest.raises(TableError, match=r"importance cannot be estimated: 10 images are too few to calibrate with"):
+        lm.measure_importance(traced, lm.plan(traced), few, path=tmp_path / "t.jsonl")

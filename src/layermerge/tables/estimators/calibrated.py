@@ -17,7 +17,7 @@ from typing import Any
 from layermerge.calibration.mean_gates import with_mean_gates
 from layermerge.calibration.sample import Sample, batch_size_for, held_out_inputs
 from layermerge.calibration.trials import Trials
-from layermerge.errors import TableError
+from layermerge.errors import DataError, TableError
 from layermerge.planning.plan import Plan
 from layermerge.runtimes.torch_eager import torch_threads
 from layermerge.surgery.check import require_finite
@@ -80,8 +80,12 @@ class CalibratedJob(Job):
     def _trials(self) -> Trials:
         example = self.trace.inputs
         size = batch_size_for(self.trace.structure)
-        sample = Sample.of(self.task, example, self.images, size)
-        return Trials(self._original, sample, held_out_inputs(self.task, example, size, SCORED), self.task.divergence)
+        try:
+            sample = Sample.of(self.task, example, self.images, size)
+            scored = held_out_inputs(self.task, example, size, SCORED)
+        except DataError as error:  # of what all entries are measured on
+            raise TableError(f"importance cannot be estimated: {error}") from error
+        return Trials(self._original, sample, scored, self.task.divergence)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_trials", "_original")}
