@@ -46,6 +46,7 @@ def network() -> GatedNet:
 def test_a_budget_is_met_by_replacing_a_gate(tmp_path: Path) -> None:
     chosen = settings(rules=RULES)
     result = lm.compress(network(), task(), budget="70%", run_dir=tmp_path, settings=chosen)
+    assert result.solution is not None
     assert [candidate.key for candidate in result.solution.candidates] == ["0-1:3x3g1", "1-3:gate", "3-4:3x3g1"]
     report = result.report
     assert (report.convs_before, report.convs_after, report.budget_kept) == (4, 2, True)
