@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from layermerge.errors import ArtifactError, first_line, require_package
@@ -41,7 +41,7 @@ def write_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
     try:
         with quiet():
             torch.onnx.export(
-                module,
+                _with_four_dimensions(module),
                 free.args,
                 path,
                 kwargs=dict(free.kwargs),
@@ -62,6 +62,44 @@ def write_onnx_quickly(module: nn.Module, path: Path, inputs: Inputs) -> None:
     """The TorchScript exporter: 30 times faster than the other on graphs of a few operators, and the same file for those."""
     with quiet(), torch.no_grad():
         torch.onnx.export(module, inputs.args, str(path), dynamo=False)
+
+
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+
+
+def _with_four_dimensions(module: nn.Module) -> nn.Module:
+    """Torch's exporter knows attention over four dimensions only: where there is any, a copy that has no other."""
+
+    def attending(net: nn.Module) -> list[fx.Node]:
+        graphs = [part.graph for part in net.modules() if isinstance(part, fx.GraphModule)]
+        return [node for graph in graphs for node in graph.find_nodes(op="call_function", target=_ATTENTION)]
+
+    if not attending(module):
+        return module
+    copied = copy.deepcopy(module)
+    for node in attending(copied):
+        node.target = _attention
+    for part in copied.modules():
+        if isinstance(part, fx.GraphModule):
+            part.recompile()
+    return copied
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *args: Any, **options: Any
+) -> Tensor:
+    """Leading dimensions, of which each is a batch of its own, become one, with a single head."""
+    mask = options.pop("attn_mask", mask)
+    leading = query.shape[:-2]
+    if len(leading) == 2 or options.get("enable_gqa"):  # which shares heads among heads
+        return _ATTENTION(query, key, value, mask, *args, **options)  # type: ignore[no-any-return]
+
+    def folded(tensor: Tensor) -> Tensor:
+        return tensor.expand(*leading, *tensor.shape[-2:]).flatten(0, -3).unsqueeze(1)
+
+    spread = mask if mask is None or mask.dim() == 2 else folded(mask)
+    mixed = _ATTENTION(folded(query), folded(key), folded(value), spread, *args, **options)
+    return mixed.reshape(*leading, *mixed.shape[-2:])  # type: ignore[no-any-return]
 
 
 def _named_shapes(module: nn.Module, inputs: Inputs) -> dict[str, Any]:
