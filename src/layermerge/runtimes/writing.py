@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from layermerge.errors import ArtifactError, first_line, require_package
+from layermerge.runtimes.onnx_workarounds import keep_padding_before_pooling, with_plain_attention
 from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.uninterrupted import uninterrupted
 
@@ -40,18 +41,18 @@ def write_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
     free = inputs.resized(max(2, inputs.batch))
     try:
         with quiet():
-            torch.onnx.export(
-                _with_four_dimensions(module),
+            program: Any = torch.onnx.export(
+                with_plain_attention(module),
                 free.args,
-                path,
                 kwargs=dict(free.kwargs),
                 input_names=names,
                 output_names=[f"output_{index}" if len(outputs) > 1 else "output" for index in range(len(outputs))],
                 dynamic_shapes=_named_shapes(module, free),
                 dynamo=True,
-                external_data=False,
                 verbose=False,
             )
+            keep_padding_before_pooling(program.model)
+            program.save(path, external_data=False)
     except torch.onnx.OnnxExporterError as error:
         raise ArtifactError(
             f"torch cannot write this network as ONNX: {first_line(error.__cause__ or error)}; nothing written, try .pt2"
@@ -62,44 +63,6 @@ def write_onnx_quickly(module: nn.Module, path: Path, inputs: Inputs) -> None:
     """The TorchScript exporter: 30 times faster than the other on graphs of a few operators, and the same file for those."""
     with quiet(), torch.no_grad():
         torch.onnx.export(module, inputs.args, str(path), dynamo=False)
-
-
-_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
-
-
-def _with_four_dimensions(module: nn.Module) -> nn.Module:
-    """Torch's exporter knows attention over four dimensions only: where there is any, a copy that has no other."""
-
-    def attending(net: nn.Module) -> list[fx.Node]:
-        graphs = [part.graph for part in net.modules() if isinstance(part, fx.GraphModule)]
-        return [node for graph in graphs for node in graph.find_nodes(op="call_function", target=_ATTENTION)]
-
-    if not attending(module):
-        return module
-    copied = copy.deepcopy(module)
-    for node in attending(copied):
-        node.target = _attention
-    for part in copied.modules():
-        if isinstance(part, fx.GraphModule):
-            part.recompile()
-    return copied
-
-
-def _attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *args: Any, **options: Any
-) -> Tensor:
-    """Leading dimensions, of which each is a batch of its own, become one, with a single head."""
-    mask = options.pop("attn_mask", mask)
-    leading = query.shape[:-2]
-    if len(leading) == 2 or options.get("enable_gqa"):  # which shares heads among heads
-        return _ATTENTION(query, key, value, mask, *args, **options)  # type: ignore[no-any-return]
-
-    def folded(tensor: Tensor) -> Tensor:
-        return tensor.expand(*leading, *tensor.shape[-2:]).flatten(0, -3).unsqueeze(1)
-
-    spread = mask if mask is None or mask.dim() == 2 else folded(mask)
-    mixed = _ATTENTION(folded(query), folded(key), folded(value), spread, *args, **options)
-    return mixed.reshape(*leading, *mixed.shape[-2:])  # type: ignore[no-any-return]
 
 
 def _named_shapes(module: nn.Module, inputs: Inputs) -> dict[str, Any]:

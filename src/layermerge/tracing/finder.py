@@ -15,7 +15,7 @@ from layermerge.conv import ConvSpec, Sides
 from layermerge.errors import TraceError
 from layermerge.tracing.constants import conv_tensors
 from layermerge.tracing.lift import LiftedModule
-from layermerge.tracing.operators import RESIZE, Role, Shape, pads_by_size
+from layermerge.tracing.operators import RESIZE, TABLE, Role, Shape, pads_by_size
 from layermerge.tracing.structure import (
     Block,
     BlockStep,
@@ -201,7 +201,8 @@ class _Finder:
         weights = self.lifted.get_submodule(module).parameters() if module and role is Role.ACTIVATION else ()
         channels = max((weight.numel() for weight in weights if weight.numel() > 1), default=None)
         readers = tuple(user.name for user in node.users)
-        return Operation(node.name, role, module, source, readers, convolves, channels)
+        steep = (row := TABLE.get(node.meta.get("operator", ""))) is not None and row.steep
+        return Operation(node.name, role, module, source, readers, convolves, channels, steep)
 
     # -- layers, blocks and paths, numbered
 

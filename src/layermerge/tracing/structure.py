@@ -126,6 +126,8 @@ class Operation:
     """Whether it is a convolution, one that no range can hold included."""
     channels: int | None = None
     """Of an activation with a weight for each channel (PReLU): how many they are."""
+    steep: bool = False
+    """Whether it grows faster than its input, as a square does."""
 
 
 @dataclass(frozen=True)
