@@ -6,7 +6,8 @@ import os
 import random
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,30 @@ def _fixed_seeds() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_table_of_onnx_operators() -> Iterator[None]:
+    """Torch builds its table of ONNX operators anew for each export, half of what a small one takes: here once a process."""
+    export = torch.onnx.export
+
+    @cache
+    def share() -> None:
+        from torch.onnx._internal.exporter import (
+            _registration,
+        )  # not above: it takes a second, and not all tests export
+
+        table: Any = _registration.ONNXRegistry
+        table.from_torchlib = staticmethod(cache(table.from_torchlib))
+
+    @wraps(export)
+    def export_sharing(*args: Any, **kwargs: Any) -> Any:
+        share()
+        return export(*args, **kwargs)
+
+    torch.onnx.export = export_sharing
+    yield
+    torch.onnx.export = export
 
 
 @pytest.fixture

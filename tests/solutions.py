@@ -66,9 +66,11 @@ def randomise(model: nn.Module, seed: int, inputs: Any = None) -> nn.Module:
             if "running_mean" in statistics:
                 normal(statistics["running_mean"], 0.0, 0.3)
                 uniform(statistics["running_var"], 0.5, 1.5)
-            if isinstance(module, (nn.BatchNorm2d, nn.GroupNorm)) and module.weight is not None:
-                uniform(module.weight, 0.5, 1.5)
-                normal(module.bias, 0.0, 0.2)
+            if isinstance(module, (nn.BatchNorm2d, nn.GroupNorm)):
+                if module.weight is not None:
+                    uniform(module.weight, 0.5, 1.5)
+                if module.bias is not None:  # some have a weight only
+                    normal(module.bias, 0.0, 0.2)
             if isinstance(module, nn.Conv2d) and module.bias is not None:
                 normal(module.bias, 0.0, 0.2)
         for path, tensor in (*model.named_parameters(), *model.named_buffers()):

@@ -314,6 +314,26 @@ def test_an_activation_is_added_behind_the_residual_add(inverted: Network) -> No
     assert_same(net, inverted.inputs, inverted["b"](F.relu6(inverted.inputs + x)))
 
 
+class Squared(nn.Module):
+    """Blocks whose activation is a formula: the square of a ReLU, scaled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = conv(4, 4, 1), conv(4, 4, 1), conv(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.second(0.9 * F.relu(self.first(x)) ** 2)
+        return self.last(x)  # type: ignore[no-any-return]
+
+
+def test_of_a_formula_that_ends_in_a_square_what_comes_before_is_added() -> None:
+    model, x = Squared().double().eval(), torch.randn(2, 4, 6, 6, dtype=torch.float64)
+    traced = lm.trace(model, x)
+    (both,) = [one for one in lm.plan(traced).candidates if one.layers == ("first", "second") and len(one.kept) == 2]
+    net = lm.rewrite(traced, [both]).eval()
+    assert_same(net, x, model.last(F.relu(x + model.second(0.9 * model.first(x)))))
+
+
 def test_no_activation_is_added_where_none_was_lost_or_nothing_is_kept(inverted: Network) -> None:
     single = inverted.rewritten(inverted.candidate(2, 3, "a.pl"))
     assert_same(single, inverted.inputs, inverted.model(inverted.inputs))

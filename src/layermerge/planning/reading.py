@@ -148,9 +148,14 @@ def _foldable_tail(path: DataPath) -> DataPath:
 
 
 def _lost(structure: Structure, removed: Iterable[str], channels: int) -> Operation | None:
+    """The last activation that goes; of a formula that ends in a square (StarReLU), what comes before: behind every block, a
+    square would have what is handed on grow beyond all numbers.
+    """
     operations = [structure.operations[name] for name in removed]
     activations = [one for one in operations if one.role is Role.ACTIVATION and one.module]
-    return activations[-1] if activations and activations[-1].channels in (None, channels) else None
+    mild = [one for one in activations if not one.steep]
+    last = next(reversed(mild or activations), None)
+    return last if last is not None and last.channels in (None, channels) else None
 
 
 def _follow(flow: Flow, end: str, moved: str | None, lost: Operation | None) -> tuple[Operation, ...]:

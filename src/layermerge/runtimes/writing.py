@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from layermerge.errors import ArtifactError, first_line, require_package
+from layermerge.runtimes.onnx_workarounds import keep_padding_before_pooling, with_plain_attention
 from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.uninterrupted import uninterrupted
 
@@ -40,18 +41,19 @@ def write_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
     free = inputs.resized(max(2, inputs.batch))
     try:
         with quiet():
-            torch.onnx.export(
-                module,
+            program: Any = torch.onnx.export(
+                with_plain_attention(module),
                 free.args,
-                path,
                 kwargs=dict(free.kwargs),
                 input_names=names,
                 output_names=[f"output_{index}" if len(outputs) > 1 else "output" for index in range(len(outputs))],
                 dynamic_shapes=_named_shapes(module, free),
                 dynamo=True,
-                external_data=False,
                 verbose=False,
             )
+        with quiet():  # anew: an interrupt that the exporter swallowed has been raised by now
+            keep_padding_before_pooling(program.model)
+            program.save(path, external_data=False)
     except torch.onnx.OnnxExporterError as error:
         raise ArtifactError(
             f"torch cannot write this network as ONNX: {first_line(error.__cause__ or error)}; nothing written, try .pt2"

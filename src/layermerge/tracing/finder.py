@@ -205,9 +205,10 @@ class _Finder:
         weights = self.lifted.get_submodule(module).parameters() if module and role is Role.ACTIVATION else ()
         channels = max((weight.numel() for weight in weights if weight.numel() > 1), default=None)
         readers = tuple(user.name for user in node.users)
-        row = TABLE.get(node.meta.get("operator", "")) if module and role is Role.ACTIVATION else None
-        stand_in = row.stand_in if row else None
-        return Operation(node.name, role, module, source, readers, convolves, channels, stand_in)
+        row = TABLE.get(node.meta.get("operator", ""))
+        stand_in = row.stand_in if row and module and role is Role.ACTIVATION else None
+        steep = row is not None and row.steep
+        return Operation(node.name, role, module, source, readers, convolves, channels, stand_in, steep)
 
     # -- layers, blocks and paths, numbered
 

@@ -71,6 +71,8 @@ class Operator:
     owns: tuple[str, ...] = ()
     build_computed: Callable[[Call], nn.Module] | None = None
     stand_in: str | None = None
+    steep: bool = False
+    """Grows faster than its input: a part of an activation's formula that is no activation to be put behind a sum of maps."""
 
     def role_of(self, call: Call) -> Role:
         return self.role if isinstance(self.role, Role) else self.role(call)
@@ -231,6 +233,7 @@ def _function_role(call: Call) -> Role:
 
 _FUNCTION = Operator(_function_role)
 """An activation that torch.nn has no module for."""
+_STEEP = Operator(_function_role, steep=True)
 
 
 def _activation(kind: Callable[..., nn.Module], *arguments: str, stand_in: str | None = None) -> Operator:
@@ -270,13 +273,13 @@ TABLE: dict[str, Operator] = {
     "clamp_min": _FUNCTION,
     "clamp_max": _FUNCTION,
     "abs": _FUNCTION,
-    "square": _FUNCTION,
-    "pow": _FUNCTION,
+    "square": _STEEP,
+    "pow": _STEEP,
     "sqrt": _FUNCTION,
     "rsqrt": _FUNCTION,
     "reciprocal": _FUNCTION,
-    "exp": _FUNCTION,
-    "expm1": _FUNCTION,
+    "exp": _STEEP,
+    "expm1": _STEEP,
     "log1p": _FUNCTION,
     "sign": _FUNCTION,
     "erf": _FUNCTION,

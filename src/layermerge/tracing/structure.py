@@ -144,6 +144,8 @@ class Operation:
     """Of an activation with a weight for each channel (PReLU): how many they are."""
     stand_in: str | None = None
     """Of an activation with a cheaper one that may stand in for it: the row of the operator table that it is."""
+    steep: bool = False
+    """Whether it grows faster than its input, as a square does."""
 
 
 @dataclass(frozen=True)
