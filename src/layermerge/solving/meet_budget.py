@@ -33,7 +33,7 @@ from layermerge.tracing.trace import Trace
 _ROUNDS = 8
 _ENOUGH = 4
 """Rounds after which what keeps the budget is taken, whatever room it leaves."""
-_ROOM = 0.04
+_ROOM = 0.03
 # Asked for a little less than what should just fit: measurements scatter.
 _CAUTION = 0.997
 _MOST_CAUTION = 0.015
