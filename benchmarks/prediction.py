@@ -132,13 +132,14 @@ class Case:
         return known
 
     def _again(self, candidates: Sequence[lm.Candidate]) -> float:
-        """The median of five windows beside the original."""
+        """The median of five windows beside the original; each has copies of its own, since where they lie in memory counts."""
         inputs = self.trace.inputs.resized(1)
-        runs = {
-            "original": self.runtime.prepare(self.merged([]), inputs),
-            "merged": self.runtime.prepare(self.merged(candidates), inputs),
-        }
-        windows = [self.runtime.time(runs, AFTERWARDS) for _ in range(WINDOWS)]
+        originals = self.runtime.copies_of(self.merged([]), inputs, passes=WINDOWS).passes
+        merged = self.runtime.copies_of(self.merged(candidates), inputs, passes=WINDOWS).passes
+        windows = [
+            self.runtime.time({"original": first, "merged": second}, AFTERWARDS)
+            for first, second in zip(originals, merged, strict=True)
+        ]
         return median(window["merged"].value_ms / window["original"].value_ms for window in windows)
 
     def _share(self, candidates: Sequence[lm.Candidate], price: Any) -> float:

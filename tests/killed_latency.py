@@ -33,7 +33,7 @@ MOMENTS = random.Random()  # other moments every time
 
 
 class Slow(ContextRuntime):
-    """Takes real time too, beside what its clock says: `pause` seconds before each pass, so that there is time to be killed in."""
+    """Takes real time too, beside what its clock says: `pause` seconds before each pass, in which it can be killed."""
 
     def __init__(self, pause: float) -> None:
         super().__init__()

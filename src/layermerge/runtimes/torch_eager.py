@@ -114,6 +114,7 @@ class TorchCompile(TorchEager):
     """What `torch.compile(module)(x)` does; the first pass compiles."""
 
     name = "torch-compile"
+    copies = 1  # each is compiled anew
 
     def record(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> None:
         """Operators of its own make are not those of the network."""
