@@ -45,7 +45,7 @@ from layermerge.tracing.inputs import Inputs
 NETWORKS = ["timm:mobilenetv2_100", "timm:mobilenetv2_140", "timm:efficientnet_lite0", "timm:resnet34", DDPM]
 RUNTIMES = ["onnxruntime", "openvino", "torch"]
 BUDGETS = ["80%", "60%", "45%"]
-AFTERWARDS = ClockSettings(least_rounds=12, most_rounds=60, seconds=3.0, spread=0.003)
+AFTERWARDS = ClockSettings(least_rounds=12, most_rounds=60, seconds=2.0, spread=0.003)
 ALONE = ClockSettings(warm_up=2, least_rounds=8, most_rounds=40, seconds=0.1)
 WINDOWS = 5
 KEPT, USED = 1.02, 0.95
@@ -136,11 +136,12 @@ class Case:
         inputs = self.trace.inputs.resized(1)
         originals = self.runtime.copies_of(self.merged([]), inputs, passes=WINDOWS).passes
         merged = self.runtime.copies_of(self.merged(candidates), inputs, passes=WINDOWS).passes
-        windows = [
-            self.runtime.time({"original": first, "merged": second}, AFTERWARDS)
-            for first, second in zip(originals, merged, strict=True)
-        ]
-        return median(window["merged"].value_ms / window["original"].value_ms for window in windows)
+        shares = []
+        for number, (first, second) in enumerate(zip(originals, merged, strict=True)):
+            with self.runtime.elsewhere(100 + number):
+                window = self.runtime.time({"original": first, "merged": second}, AFTERWARDS)
+            shares.append(window["merged"].value_ms / window["original"].value_ms)
+        return median(shares)
 
     def _share(self, candidates: Sequence[lm.Candidate], price: Any) -> float:
         def total(chosen: Sequence[lm.Candidate]) -> float:

@@ -150,6 +150,14 @@ class Runtime(ABC):
         """Processor time, where passes take just that: of one thread on a processor."""
         return time.process_time if self.settings.threads == 1 and self.settings.device == "cpu" else None
 
+    def elsewhere(self, number: int) -> AbstractContextManager[None]:
+        """Within it, feature maps lie at other addresses, others for each number, where passes allocate them anew.
+
+        Their distances decide which of them get into each other's way; runtimes that plan memory do that once for all copies.
+        """
+        del number
+        return nullcontext()
+
     def running(self) -> AbstractContextManager[None]:
         """The state of the process in which passes run, where a runtime has its settings there."""
         return nullcontext()

@@ -138,7 +138,9 @@ class Learning:
         originals, clock = bench.originals(), bench.clocks.whole
         windows = windows_beside(bench.runtime, originals, built.passes, self.original_ms, clock)
         taken_ms = median(windows)
-        told = told_rows(bench.runtime, built.recordings, owners, taken_ms, clock) if built.recordings else {}
+        told = {}
+        if built.recordings:
+            told = told_rows(bench.runtime, built.recordings, owners, taken_ms, clock, originals[0])
         parts = tuple(candidate.key for candidate in solution.candidates)
         return [*told.values(), Row(key=self.loop, value=taken_ms, spread=max(windows) - taken_ms, parts=parts)]
 

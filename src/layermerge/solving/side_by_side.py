@@ -19,10 +19,13 @@ def windows_beside(
     original_ms: float,
     clock: ClockSettings | None = None,
 ) -> list[float]:
-    """The merged network's time on the table's scale, in three windows, in each of which other copies are timed."""
+    """The merged network's time on the table's scale, in three windows or more, in each of which other copies are timed."""
+    count = max(_WINDOWS, len(merged))
+    settings = (clock or runtime.clocks.whole).divided(1 if count == _WINDOWS else 2)
     windows = []
-    for _, first, second in zip(range(_WINDOWS), cycle(originals), cycle(merged), strict=False):
-        samples = runtime.time({"original": first, "merged": second}, clock or runtime.clocks.whole)
+    for number, first, second in zip(range(count), cycle(originals), cycle(merged), strict=False):
+        with runtime.elsewhere(number):
+            samples = runtime.time({"original": first, "merged": second}, settings)
         windows.append(samples["merged"].value_ms / samples["original"].value_ms * original_ms)
     return windows
 

@@ -140,7 +140,7 @@ class _Filling:
                 self.runtime, self.batch, self.clocks, _needed_by_every_row(whole), whole_ms(table), between
             )
 
-        table = self._in_network(table)
+        table = self._in_network(table, whole)
         distinct = {workload.key: workload for workload in in_order(job.plan, job.workloads)}
         branches = {branch.key: branch for branch in job.branches}
         self.known.update(table.rows)
@@ -186,7 +186,7 @@ class _Filling:
 
         return limits(self.job.plan, self.job.workloads, self.job.stakes, untouched_ms)
 
-    def _in_network(self, table: Table) -> Table:
+    def _in_network(self, table: Table, whole: Callable[[], Pass]) -> Table:
         """Rows of single layers as the runtime tells them of the untouched network."""
         wanted: dict[str, list[str]] = {}
         for single in self.job.plan.candidates:
@@ -198,7 +198,7 @@ class _Filling:
         recordings = self.job.recorded()
         if not recordings:
             return table
-        rows = told_rows(self.runtime, recordings, wanted, whole_ms(table), self.clocks.whole)
+        rows = told_rows(self.runtime, recordings, wanted, whole_ms(table), self.clocks.whole, whole())
         return self._fill(list(rows), lambda key: rows[key])
 
     def _measure_branch(self, clock: WorkloadClock, branch: Branch) -> Row:
@@ -217,13 +217,17 @@ def told_rows(
     owners: Mapping[str, Sequence[str]],
     network_ms: float,
     clock: ClockSettings,
+    original: Pass,
 ) -> dict[str, Row]:
     """What workloads take in a recorded network, by the modules of the convs that they are; in proportion to the whole.
 
-    The mean of its copies, each recorded for its part of the time. A workload whose conv the runtime does not name by itself
-    has no row.
+    The mean of its copies, each recorded for its part of the time, in turn with the original: networks are measured beside it,
+    and what it leaves in the caches counts. A workload whose conv the runtime does not name by itself has no row.
     """
-    passes = [_told(runtime, recording, clock.divided(len(recordings))) for recording in recordings]
+    passes = []
+    for number, recording in enumerate(recordings):
+        with runtime.elsewhere(number):
+            passes.append(_told(runtime, recording, clock.divided(len(recordings)), original))
     parts = [[_shares(each[part] or each, clock.quantile) for each in passes] for part in _HALVES]
     found = {}
     for key, modules in owners.items():
@@ -240,9 +244,9 @@ def told_rows(
 _HALVES = (slice(None), slice(0, None, 2), slice(1, None, 2))
 
 
-def _told(runtime: Runtime, recording: Recording, clock: ClockSettings) -> list[Sequence[Operator]]:
-    rounds = runtime.rounds({WHOLE: recording}, clock)
-    told = recording.passes()[-len(rounds.times[WHOLE]) :]
+def _told(runtime: Runtime, recording: Recording, clock: ClockSettings, original: Pass) -> list[Sequence[Operator]]:
+    rounds = runtime.rounds({"original": original, "recorded": recording}, clock)
+    told = recording.passes()[-len(rounds.times["recorded"]) :]
     # A first pass may prepare what later ones do not run again.
     return [operators for operators in told if len(operators) == len(told[-1])]
 
