@@ -60,17 +60,28 @@ def test_a_sandwich_is_told_apart_from_its_neighbours(runtime: str, workload: Wo
 
 
 def test_what_belongs_to_a_sandwich() -> None:
+    """Changes of layout are its own, but for those that its neighbours need, and for the last one, back into the user's."""
     sandwich = Sandwich(Workload(ConvSpec(8, 8, (1, 1)), (8, 4, 4), (ADD,)), told=True)
     operators = [
+        Operator(None, False, 16.0),  # out of the user's layout
         Operator("before", True, 1.0),
-        Operator(None, False, 0.1),  # a change of layout
+        Operator(None, False, 32.0),  # the same for the other side of the add
         Operator("beside", True, 2.0),
+        Operator(None, False, 0.1),
         Operator("conv", True, 4.0),
         Operator("conv", False, 0.2),
+        Operator(None, False, 0.05),
         Operator("after", True, 8.0),
-        Operator(None, False, 0.4),  # back into the user's layout
+        Operator(None, False, 0.4),
     ]
-    assert sandwich.own_ms(operators) == pytest.approx(4.3)
+    assert sandwich.own_ms(operators) == pytest.approx(4.35)
+
+
+def test_what_an_image_needs_before_its_conv_is_nobodys() -> None:
+    """So it is in a network, where it is part of the fixed cost."""
+    sandwich = Sandwich(Workload(ConvSpec(3, 8, (3, 3)), (3, 8, 8)), told=True)
+    operators = [Operator(None, False, 16.0), Operator("conv", True, 4.0), Operator("after", True, 8.0)]
+    assert sandwich.own_ms(operators) == 4.0
 
 
 @pytest.mark.parametrize("runtime", ["torch-compile"])

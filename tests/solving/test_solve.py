@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from contextlib import nullcontext as nothing_said
 from dataclasses import replace
 from functools import cache
 
@@ -16,6 +17,7 @@ from layermerge.errors import TableError
 from layermerge.planning.candidate import Candidate
 from layermerge.planning.plan import Plan
 from layermerge.solving.frontier import Frontier
+from layermerge.tables.bounds import Objective
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Row, Table
 from layermerge.tables.workload_clock import WHOLE
@@ -112,7 +114,7 @@ def test_scores(keys: tuple[str, ...], method: str, objective: str, expected: fl
     assert price(frontier, *keys) == pytest.approx(expected)
 
 
-def test_dropping_a_conv_and_its_activation_earns_no_more_than_merging_it() -> None:
+def test_dropping_a_conv_and_its_activation_earns_nothing_said_than_merging_it() -> None:
     """The same network either way: only the split says otherwise, and it must not win by what it is called."""
     plan, table = fixed_menu("0-1:3x3g1", "1-2:identity", "2-3:3x3g1")
     split = price(lm.solve(plan, table, {"1-2:identity": -0.2}), "0-1:3x3g1", "1-2:identity", "2-3:3x3g1")
@@ -217,3 +219,44 @@ def test_a_change_that_no_score_has_names_the_table_and_the_row(as_table: bool) 
     with pytest.raises(TableError, match=message):
         lm.solve(menu(), latencies(), rows(absurd) if as_table else absurd)
     assert lm.solve(menu(), latencies(), absurd, objective="delta").points
+
+
+# -- merges of which only a bound is known
+
+
+FIVE = "0-2:5x5g1"
+
+
+def bounded_latencies() -> LatencyTable:
+    """The merge of two layers, and whatever shares its workload, is only known to be slower."""
+    table = latencies()
+    workload = table.workloads[FIVE]
+    assert workload is not None
+    slower = Row(key=workload.key, status="slower", value=9.0, reason="one pass takes 9.000 ms")
+    others = [row for row in table.table.rows.values() if row.key != workload.key]
+    return replace(table, table=Table({}, [*others, slower]))
+
+
+@pytest.mark.parametrize(
+    ("objective", "change", "said"),
+    [("exp", 0.6, False), ("exp", 0.8, True), ("delta", 0.0, False), ("delta", -0.5, False), ("delta", 0.1, True)],
+)
+def test_a_bounded_merge_that_would_score_more_than_its_layers_is_not_left_out_in_silence(
+    objective: Objective, change: float, said: bool
+) -> None:
+    """exp(0.8) is more than the two layers earn, exp(0.6) is less; under delta they earn 0."""
+    given = dict.fromkeys(changes(menu()), -0.5) | {FIVE: change}
+    expectation = (
+        pytest.warns(UserWarning, match=f"^1 merges are left out .* '{objective}': all") if said else nothing_said()
+    )
+    with expectation:
+        lm.solve(menu(), bounded_latencies(), given, objective=objective)
+
+
+def test_a_merge_that_was_never_scored_because_of_its_bound_is_told_under_delta() -> None:
+    """Latency may have been measured to the end since; the score is missing all the same."""
+    scores = rows(changes(menu()), slower=FIVE)
+    for latency in (latencies(), bounded_latencies()):
+        assert FIVE not in {one.key for one in lm.solve(menu(), latency, scores).at("100%").candidates}
+        with pytest.warns(UserWarning, match="^1 merges are left out"):
+            lm.solve(menu(), latency, scores, objective="delta")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +317,25 @@ def test_what_another_latency_ruled_out_is_not_off_the_menu_for_good(tmp_path: P
     except TableError:
         return
     assert "ruled_out" not in {row.status for row in table.rows.values()}
+
+
+def test_what_was_only_bounded_stays_unscored_when_its_latency_is_measured_after_all(tmp_path: Path) -> None:
+    """Another objective measures bounded workloads to the end; what is scored already is not refused for that."""
+    path, known = tmp_path / "t.jsonl", latencies(menu())
+    seven = known.workloads["0-3:7x7g1"]
+    assert seven is not None
+    bound = Row(key=seven.key, status="slower", value=99.0, reason="one pass takes 99.000 ms")
+    first = replace(
+        known, table=Table({}, [row if row.key != seven.key else bound for row in known.table.rows.values()])
+    )
+    before = measure(path, Nearly(), latency=first)
+    assert (before["0-3:7x7g1"].status, before["0-3:7x7g1"].reason) == ("slower", "one pass takes 99.000 ms")
+    assert table_cost(menu(), before, None).ruled_out == 4
+    after = latencies(menu(), k7=0.1)
+    again = replace(first, table=Table({}, [*first.table.rows.values(), Row(key="again", of=seven.key, value=0.1)]))
+    assert not again.bounds(menu()["0-3:7x7g1"])
+    assert again.of(menu()["0-3:7x7g1"]) == after.of(menu()["0-3:7x7g1"])
+    assert measure(path, Nearly(), latency=again).rows == before.rows
 
 
 # -- what it cost

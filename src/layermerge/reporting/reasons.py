@@ -28,11 +28,11 @@ def group_reasons(plan: Plan, latency: LatencyTable | None, importance: Table | 
     ]
     for row in importance.rows.values() if importance else ():
         if row.status != "ok":
-            kind: ReasonKind = "slow" if row.status == "ruled_out" else "failed"
+            kind: ReasonKind = "failed" if row.status == "failed" else "slow"
             found.append((kind, row.reason or "", f"{ranges.get(row.key, row.key)}: {row.reason}"))
     for row in latency.table.rows.values() if latency else ():
         if row.status != "ok" and row.key != WHOLE:
-            slow: ReasonKind = "slow" if row.status == "slower" else "failed"
+            slow: ReasonKind = "failed" if row.status == "failed" else "slow"
             found.append((slow, f"latency: {row.reason}", f"{row.key}: {row.reason}"))
     return grouped(found)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -29,7 +29,7 @@ from layermerge.runs.plan_file import PlanFile
 from layermerge.runs.recipe import Settings
 from layermerge.runs.records import CONTROL, Calibration, Choice, OriginalScore, Report, Result, Variant
 from layermerge.runs.saving import restore, save
-from layermerge.runtimes.base import Pass, Runtime
+from layermerge.runtimes.base import Copies, Pass, Runtime
 from layermerge.runtimes.exporting import export
 from layermerge.runtimes.recording import Recording
 from layermerge.solving.learning import Bench
@@ -89,22 +89,23 @@ def _offered(known: PlanFile) -> dict[str, Any]:
     return {entry.key: entry for entry in known.candidates if entry.key in known.workloads}
 
 
-def original_pass(context: Context) -> Pass:
+def original_copies(context: Context, *, passes: int, recordings: int = 0) -> Copies:
     """The untouched network in the runtime: the run's own file of it, where the runtime reads files."""
     inputs = context.trace.inputs.resized(context.settings.batch_size)
     known = context.directory.known_plan()
     if context.runtime.reads_onnx and known is not None:
-        return context.runtime.prepare_file(context.directory.require_original(known), inputs)
-    return context.runtime.prepare(context.untouched(), inputs)
+        file = context.directory.require_original(known)
+        return context.runtime.copies_of_file(file, inputs, passes=passes, recordings=recordings)
+    return context.runtime.copies_of(context.untouched(), inputs, passes=passes, recordings=recordings)
 
 
-def original_recording(context: Context) -> Recording | None:
-    """The same, where the runtime tells what each operator takes."""
-    inputs = context.trace.inputs.resized(context.settings.batch_size)
-    known = context.directory.known_plan()
-    if context.runtime.reads_onnx and known is not None:
-        return context.runtime.record_file(context.directory.require_original(known), inputs)
-    return context.runtime.record(context.untouched(), inputs)
+def original_pass(context: Context) -> Pass:
+    return original_copies(context, passes=1).passes[0]
+
+
+def original_recordings(context: Context) -> Sequence[Recording]:
+    """Where the runtime tells what each operator takes."""
+    return original_copies(context, passes=0, recordings=context.runtime.copies).recordings
 
 
 def _cut_out(context: Context) -> Callable[[Branch], nn.Module]:
@@ -131,7 +132,7 @@ def measure_latency_step(context: Context, menu: Menu) -> LatencyTable:
         whole,
         menu.file.branches,
         branch,
-        partial(original_recording, context),
+        partial(original_recordings, context),
         _stakes(context),
     )
     return job.run(context.runtime, context.settings.batch_size, context.directory.latency)
@@ -153,9 +154,9 @@ def measure_latency_from_files(
             f"'{directory.plan}' lists no workloads; write it with: layermerge plan MODEL --run-dir {directory.path}"
         )
     inputs = Inputs.of(known.example_inputs)
+    copies: Callable[..., Copies]
     if runtime.reads_onnx:
-        whole = partial(runtime.prepare_file, directory.require_original(known), inputs.resized(batch))
-        recorded = partial(runtime.record_file, directory.require_original(known), inputs.resized(batch))
+        copies = partial(runtime.copies_of_file, directory.require_original(known), inputs.resized(batch))
 
         def branch(one: Branch) -> Pass:
             return runtime.prepare_file(directory.branch(one), one.inputs(batch))
@@ -165,14 +166,20 @@ def measure_latency_from_files(
         traced = trace(model, known.example_inputs, free_size=known.free_size)
         directory.require_same_network(traced.structure, traced.inputs, type(model).__name__)
         untouched = merge(rewrite(traced, []))
-        whole = partial(runtime.prepare, untouched, inputs.resized(batch))
-        recorded = partial(runtime.record, untouched, inputs.resized(batch))
+        copies = partial(runtime.copies_of, untouched, inputs.resized(batch))
 
         def branch(one: Branch) -> Pass:
             return runtime.prepare(branch_maker(traced, lambda: untouched)(one), one.inputs(batch), small=True)
 
     job = LatencyJob(
-        known.plan, known.workloads, known.fingerprint, whole, known.branches, branch, recorded, Stakes(objective)
+        known.plan,
+        known.workloads,
+        known.fingerprint,
+        lambda: copies(passes=1).passes[0],
+        known.branches,
+        branch,
+        lambda: copies(passes=0, recordings=runtime.copies).recordings,
+        Stakes(objective),
     )
     return job.run(runtime, batch, directory.latency)
 
@@ -216,7 +223,7 @@ def choose(context: Context, method: str, budget: str) -> Choice:
     bench = Bench(
         context.runtime,
         context.trace.inputs.resized(context.settings.batch_size),
-        cache(partial(original_pass, context)),
+        cache(lambda: original_copies(context, passes=context.runtime.copies).passes),
         lambda candidates: merge(rewrite(context.trace, candidates)),
         context.runtime.clocks,
     )
@@ -358,9 +365,14 @@ def _report(
 ) -> Report:
     place, settings, whole_ms = place_of(context, variant), context.settings, original_ms(context)
     reads, inputs = context.runtime.reads_onnx, context.trace.inputs.resized(settings.batch_size)
-    served = context.runtime.prepare_file(place.exported, inputs) if reads else context.runtime.prepare(merged, inputs)
+    build = (
+        partial(context.runtime.copies_of_file, place.exported) if reads else partial(context.runtime.copies_of, merged)
+    )
+    copies = context.runtime.copies
+    served = build(inputs, passes=copies).passes
     # On the table's scale: measured beside the original.
-    measured_ms = measured_beside(context.runtime, original_pass(context), served, whole_ms)
+    originals = original_copies(context, passes=copies).passes
+    measured_ms = measured_beside(context.runtime, originals, served, whole_ms)
     network = context.runtime.serve_file(place.exported) if reads else context.runtime.serve(merged, inputs)
     return Report(
         **vars(variant),

@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,15 @@ Pass = Callable[[], object]
 """One pass, finished when it returns. A float that it returns is its own time in milliseconds, as a GPU's events give it."""
 Served = Callable[..., Any]
 """A network as it is served: tensors in, tensors out, like the module it came from."""
+
+
+@dataclass(frozen=True)
+class Copies:
+    """A network that was built more than once: passes to time, and passes that are recorded."""
+
+    passes: Sequence[Pass]
+    recordings: Sequence[Recording]
+
 
 MOST_AT_ONCE = max(64, 4 * (os.cpu_count() or 1))
 """Threads or processes that are worth starting here; a much larger number keeps the machine busy with starting them."""
@@ -53,6 +62,8 @@ class Runtime(ABC):
     extra: ClassVar[str]
     reads_onnx: ClassVar[bool] = False
     clocks: ClassVar[Clocks] = Clocks()
+    copies: ClassVar[int] = 3
+    """How many are built of a network that is timed whole. Where it happens to lie in memory makes one faster than another."""
     fuses: ClassVar[bool] = True
     """Whether an activation runs within the conv before it."""
 
@@ -92,14 +103,22 @@ class Runtime(ABC):
         del module, inputs, small
         return None
 
-    def prepare_recorded(self, module: nn.Module, inputs: Inputs) -> tuple[Pass, Recording | None]:
-        """A pass of the module, and one that is recorded where the runtime tells."""
-        return self.prepare(module, inputs), self.record(module, inputs)
-
     def record_file(self, path: Path, inputs: Inputs) -> Recording | None:
         """The same of an exported ONNX file."""
         del path, inputs
         return None
+
+    def copies_of(self, module: nn.Module, inputs: Inputs, *, passes: int, recordings: int = 0) -> Copies:
+        """So many passes of a whole network, each of a copy of its own; and recorded ones, where the runtime tells."""
+        told = (self.record(module, inputs) for _ in range(recordings))
+        return Copies([self.prepare(module, inputs) for _ in range(passes)], [one for one in told if one is not None])
+
+    def copies_of_file(self, path: Path, inputs: Inputs, *, passes: int, recordings: int = 0) -> Copies:
+        """The same of an exported ONNX file."""
+        told = (self.record_file(path, inputs) for _ in range(recordings))
+        return Copies(
+            [self.prepare_file(path, inputs) for _ in range(passes)], [one for one in told if one is not None]
+        )
 
     @abstractmethod
     def serve(self, module: nn.Module, inputs: Inputs) -> Served:
@@ -130,6 +149,14 @@ class Runtime(ABC):
     def used(self) -> Callable[[], float] | None:
         """Processor time, where passes take just that: of one thread on a processor."""
         return time.process_time if self.settings.threads == 1 and self.settings.device == "cpu" else None
+
+    def elsewhere(self, number: int) -> AbstractContextManager[None]:
+        """Within it, feature maps lie at other addresses, others for each number, where passes allocate them anew.
+
+        Their distances decide which of them get into each other's way; runtimes that plan memory do that once for all copies.
+        """
+        del number
+        return nullcontext()
 
     def running(self) -> AbstractContextManager[None]:
         """The state of the process in which passes run, where a runtime has its settings there."""

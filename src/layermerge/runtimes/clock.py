@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -38,6 +38,16 @@ class ClockSettings:
     spread: float = 0.01
     quantile: Annotated[float, Must(lambda value: 0 <= value <= 1, "a number from 0 to 1")] = 0.2
     least_seconds: float = 0.0
+
+    def divided(self, parts: int) -> ClockSettings:
+        """For each of so many that share its time."""
+        return replace(
+            self,
+            least_rounds=-(-self.least_rounds // parts),
+            most_rounds=-(-self.most_rounds // parts),
+            seconds=self.seconds / parts,
+            least_seconds=self.least_seconds / parts,
+        )
 
 
 @dataclass(frozen=True)

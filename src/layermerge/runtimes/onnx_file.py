@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from layermerge.errors import RuntimeUnavailable
-from layermerge.runtimes.base import Pass, Runtime, RuntimeSettings
+from layermerge.runtimes.base import Copies, Pass, Runtime, RuntimeSettings
 from layermerge.runtimes.recording import Recording
 from layermerge.runtimes.writing import for_serving, write_onnx, write_onnx_quickly
 from layermerge.tracing.inputs import Inputs
@@ -87,11 +87,11 @@ class OnnxRuntimeBase(Runtime):
             return None
         return self._exported(module, inputs, lambda path: self.recorded(path, inputs), small=small)
 
-    def prepare_recorded(self, module: nn.Module, inputs: Inputs) -> tuple[Pass, Recording | None]:
-        def both(path: Path) -> tuple[Pass, Recording | None]:
-            return self.prepare_file(path, inputs), self.recorded(path, inputs)
+    def copies_of(self, module: nn.Module, inputs: Inputs, *, passes: int, recordings: int = 0) -> Copies:
+        def copies(path: Path) -> Copies:
+            return self.copies_of_file(path, inputs, passes=passes, recordings=recordings)
 
-        return self._exported(module, inputs, both)
+        return self._exported(module, inputs, copies)
 
     def record_file(self, path: Path, inputs: Inputs) -> Recording | None:
         return self.recorded(path, inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -31,6 +32,10 @@ def torch_threads(count: int) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
+_BALLAST = 7
+"""Blocks of up to 8 MB, of the size of feature maps, so that they come from where those do."""
+
+
 class TorchEager(Runtime):
     """What `module(x)` does."""
 
@@ -38,6 +43,7 @@ class TorchEager(Runtime):
     package = "torch"
     extra = "torch"
     fuses = False
+    copies = 5
 
     def __init__(self, settings: RuntimeSettings) -> None:
         if not isinstance(getattr(torch, settings.dtype, None), torch.dtype):
@@ -50,6 +56,13 @@ class TorchEager(Runtime):
 
     def running(self) -> AbstractContextManager[None]:
         return torch_threads(self.settings.threads)
+
+    @contextmanager
+    def elsewhere(self, number: int) -> Iterator[None]:
+        sizes = random.Random(number)
+        ballast = [torch.empty(sizes.randrange(1 << 10, 1 << 23), dtype=torch.uint8) for _ in range(_BALLAST)]
+        yield
+        del ballast
 
     def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Pass:
         del small
@@ -114,6 +127,7 @@ class TorchCompile(TorchEager):
     """What `torch.compile(module)(x)` does; the first pass compiles."""
 
     name = "torch-compile"
+    copies = 1  # each is compiled anew
 
     def record(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> None:
         """Operators of its own make are not those of the network."""

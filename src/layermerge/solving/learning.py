@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import median
 
 import torch
 from torch import nn
@@ -23,7 +24,7 @@ from layermerge.planning.plan import Plan
 from layermerge.runtimes.base import Pass, Runtime
 from layermerge.runtimes.clock import Clocks, cache_pressure
 from layermerge.solving.frontier import Frontier, Solution
-from layermerge.solving.side_by_side import measured_beside
+from layermerge.solving.side_by_side import windows_beside
 from layermerge.solving.solve import Scores, solve
 from layermerge.tables.bounds import Objective
 from layermerge.tables.latency import LatencyTable, Prediction
@@ -44,10 +45,18 @@ class Bench:
 
     runtime: Runtime
     inputs: Inputs
-    original: Callable[[], Pass]
-    """A pass of the untouched network, always the same."""
+    originals: Callable[[], Sequence[Pass]]
+    """Passes of the untouched network, always the same, each of a copy of its own."""
     merged: Callable[[Sequence[Candidate]], nn.Module]
     clocks: Clocks
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A merged network's latency, and how much longer some window says that it takes."""
+
+    ms: float
+    more_ms: float = 0.0
 
 
 class Learning:
@@ -104,7 +113,7 @@ class Learning:
 
     # -- what it learns
 
-    def measure(self, solution: Solution) -> float:
+    def measure(self, solution: Solution) -> Measured:
         """Builds the merged network and measures it beside the original; what it tells goes into the table."""
         self.round += 1
         owners, chosen = self._owners(solution), [candidate.key for candidate in solution.candidates]
@@ -116,7 +125,7 @@ class Learning:
         rows = {name: row.model_copy(update={"key": name, **mark}) for name, row in named.items()}
         # The whole network's comes last: where it is there, so are the others.
         self._add(sorted(rows, key=lambda name: name == network), rows.__getitem__)
-        return rows[network].value or 0.0
+        return Measured(rows[network].value or 0.0, rows[network].spread)
 
     def _stored(self, network: str, told: Iterable[str]) -> list[Row]:
         """The rows of this round, where it was measured before."""
@@ -125,11 +134,16 @@ class Learning:
 
     def _build(self, solution: Solution, owners: dict[str, list[str]]) -> list[Row]:
         bench = self.bench
-        merged, recording = bench.runtime.prepare_recorded(bench.merged(solution.candidates), bench.inputs)
-        taken_ms = measured_beside(bench.runtime, bench.original(), merged, self.original_ms, bench.clocks.whole)
-        told = told_rows(bench.runtime, recording, owners, taken_ms, bench.clocks.whole) if recording else {}
+        count, network = bench.runtime.copies, bench.merged(solution.candidates)
+        built = bench.runtime.copies_of(network, bench.inputs, passes=count, recordings=count)
+        originals, clock = bench.originals(), bench.clocks.whole
+        windows = windows_beside(bench.runtime, originals, built.passes, self.original_ms, clock)
+        taken_ms = median(windows)
+        told = {}
+        if built.recordings:
+            told = told_rows(bench.runtime, built.recordings, owners, taken_ms, clock, originals[0])
         parts = tuple(candidate.key for candidate in solution.candidates)
-        return [*told.values(), Row(key=self.loop, value=taken_ms, parts=parts)]
+        return [*told.values(), Row(key=self.loop, value=taken_ms, spread=max(windows) - taken_ms, parts=parts)]
 
     def _owners(self, solution: Solution) -> dict[str, list[str]]:
         """The modules of the merged network's convs, by workload; each is called after the last conv kept in it."""
@@ -169,7 +183,7 @@ class Learning:
         bench = self.bench
         between = cache_pressure(4 * sum(layer.spec.weights for layer in self.plan.layers))
         return WorkloadClock(
-            bench.runtime, bench.inputs.batch, bench.clocks, bench.original(), self.latency.original_ms, between
+            bench.runtime, bench.inputs.batch, bench.clocks, bench.originals()[0], self.latency.original_ms, between
         )
 
     def _add(self, keys: Sequence[str], measure: Callable[[str], Row]) -> list[Row]:

@@ -23,7 +23,7 @@ from layermerge.runtimes.clock import Clocks, ClockSettings
 from layermerge.runtimes.registry import make_runtime
 from layermerge.solving.budget import Budget, budget_ms, budget_text
 from layermerge.solving.frontier import Round, Solution
-from layermerge.solving.learning import Bench, Learning
+from layermerge.solving.learning import Bench, Learning, Measured
 from layermerge.solving.solve import Scores, objective_of
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
@@ -34,7 +34,7 @@ from layermerge.tracing.trace import Trace
 _ROUNDS = 8
 _ENOUGH = 4
 """Rounds after which what keeps the budget is taken, whatever room it leaves."""
-_ROOM = 0.04
+_ROOM = 0.03
 # Asked for a little less than what should just fit: measurements scatter.
 _CAUTION = 0.997
 _MOST_CAUTION = 0.015
@@ -83,8 +83,11 @@ def meet_budget(
     def merged(candidates: Sequence[Candidate]) -> nn.Module:
         return merge(rewrite(trace, candidates))
 
-    original: Callable[[], Pass] = cache(lambda: chosen.prepare(merged([]), inputs))
-    bench = Bench(chosen, inputs, original, merged, Clocks.alike(clock) if clock else chosen.clocks)
+    @cache
+    def originals() -> Sequence[Pass]:
+        return chosen.copies_of(merged([]), inputs, passes=chosen.copies).passes
+
+    bench = Bench(chosen, inputs, originals, merged, Clocks.alike(clock) if clock else chosen.clocks)
     return meet_budget_on(bench, plan, latency, scores, budget=budget, objective=objective or objective_of(scores))
 
 
@@ -100,7 +103,7 @@ def meet_budget_on(
 def close_the_loop(
     choices: Choices,
     budget: Budget,
-    measure: Callable[[Solution], float],
+    measure: Callable[[Solution], Measured],
     predict: Callable[[Solution], Prediction] | None = None,
 ) -> Solution:
     """Chooses, measures, corrects, until the budget is kept; knows nothing of runtimes. `predict` is what is reported.
@@ -113,23 +116,32 @@ def close_the_loop(
     tried: list[tuple[Solution, float]] = []
     rounds: list[Round] = []
     best: Solution | None = None
+    surely = False
     while len(rounds) < (_ROUNDS if best is None else _ENOUGH):
         solution = _untried(choices, asked, tried, settle=best is not None, last=len(rounds) == _ROUNDS - 1)
         if solution is None:
             break
         prediction = (predict or choices.predict)(solution)
-        measured = measure(solution)
-        tried.append((solution, measured))
-        rounds.append(Round(prediction.ms, measured, prediction.error_ms))
-        if measured <= target and (best is None or solution.importance > best.importance):
+        found = measure(solution)
+        tried.append((solution, found.ms))
+        rounds.append(Round(prediction.ms, found.ms, prediction.error_ms))
+        sure = found.ms + found.more_ms <= target
+        if found.ms <= target and (best is None or (sure, solution.importance) > (surely, best.importance)):
             predicted = replace(solution, latency_ms=prediction.ms, error_ms=prediction.error_ms)
-            best = replace(predicted, measured_ms=measured, budget_ms=target)
-        if best is not None and (best.measured_ms or 0.0) >= target * (1 - _ROOM):
+            best, surely = replace(predicted, measured_ms=found.ms, budget_ms=target), sure
+        if best is not None and surely and (best.measured_ms or 0.0) >= target * (1 - _ROOM):
             break
-        asked = _next_request([(choices.predict(one).ms, taken) for one, taken in tried], target)
+        asked = _next_request(
+            [(choices.predict(one).ms, taken) for one, taken in tried], target - _margin(found, target)
+        )
     if best is None:
         raise InfeasibleBudget(min(turn.measured_ms for turn in rounds), target, choices.original_ms)
     return replace(best, rounds=tuple(rounds))
+
+
+def _margin(found: Measured, target: float) -> float:
+    """By how much less should be asked for, so that every window keeps the budget."""
+    return min(found.more_ms, _MOST_CAUTION * target)
 
 
 def _cautious(choices: Choices, target: float) -> float:

@@ -9,6 +9,7 @@ ruled out are not on the menu.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 
 from layermerge.arguments import checked
@@ -37,12 +38,13 @@ def solve(
     """The best choice of candidates for every budget at once; exact, unless `tick_ms` rounds latencies up.
 
     Costs milliseconds on tables of the paper's size. `objective` is exp, as in the paper, or delta, which sums D itself; by
-    default what the table of scores was estimated for.
+    default what the table of scores was estimated for. Warns where a merge that could be worth more than its layers was left
+    out because its latency was only bounded.
     """
     _require_of_plan(plan, latency, scores)
     objective = objective or objective_of(scores)
     name = scores.name if isinstance(scores, Table) else "the scores"
-    options = []
+    options, left_out = [], 0
     for candidate in plan.candidates:
         milliseconds, change = latency.of(candidate), _change(candidate, scores)
         if objective == "exp" and change is not None and change > math.log(LARGEST):
@@ -52,6 +54,14 @@ def solve(
         if milliseconds is not None and change is not None:
             score = change if objective == "delta" else _score(candidate, change, plan.method)
             options.append(Option(candidate.start, candidate.end, milliseconds, score, candidate.key))
+        elif not _calibrated(scores) and (latency.bounds(candidate) or _unscored_bound(candidate, scores)):
+            left_out += _could_win(candidate, change, objective)
+    if left_out:
+        warnings.warn(
+            f"{left_out} merges are left out that might score more than their layers under '{objective}': all that is known "
+            f"is that they are slower; to have them on the menu, measure both tables for objective '{objective}'",
+            stacklevel=3,
+        )
     return build_frontier(
         options,
         {candidate.key: candidate for candidate in plan.candidates},
@@ -64,8 +74,12 @@ def solve(
 
 def objective_of(scores: Scores) -> Objective:
     """Divergences from the original are summed as they are; other changes of the score as the paper does."""
-    calibrated = isinstance(scores, Table) and scores.provenance.get("estimator") == "calibrated"
-    return usual_objective("calibrated" if calibrated else "trained")
+    return usual_objective("calibrated" if _calibrated(scores) else "trained")
+
+
+def _calibrated(scores: Scores) -> bool:
+    """Whether they are divergences, of which none can be a gain."""
+    return isinstance(scores, Table) and scores.provenance.get("estimator") == "calibrated"
 
 
 def _require_of_plan(plan: Plan, latency: LatencyTable, scores: Scores) -> None:
@@ -91,6 +105,20 @@ def _score(candidate: Candidate, change: float, method: str) -> float:
         return len(candidate.layers) * math.exp(change)
     no_layer = not candidate.kept and method != "layeronly"
     return math.exp(change) - (1.0 if no_layer else 0.0)
+
+
+def _unscored_bound(candidate: Candidate, scores: Scores) -> bool:
+    """Whether it has no score because its latency was only bounded at that time."""
+    return isinstance(scores, Table) and candidate.key in scores and scores[candidate.key].status == "slower"
+
+
+def _could_win(candidate: Candidate, change: float | None, objective: Objective) -> bool:
+    """Whether a merge that is slower than its layers may score more than they do, which is what bounds rest on."""
+    if candidate.free:
+        return False
+    if change is None:  # without a score, by the paper's objective
+        return objective == "delta"
+    return change > 0 if objective == "delta" else math.exp(change) > len(candidate.layers)
 
 
 def _change(candidate: Candidate, scores: Scores) -> float | None:

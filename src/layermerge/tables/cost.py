@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import get_args
 
 from layermerge.planning.plan import Plan
 from layermerge.tables.latency import LatencyTable
-from layermerge.tables.table import Table
+from layermerge.tables.table import Status, Table
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,11 @@ class TableCost:
 def table_cost(plan: Plan, scores: Table | None, latency: LatencyTable | None) -> TableCost:
     """For the candidates of this plan, which may be a part of those measured."""
     rows = [scores.rows[entry.key] for entry in plan.entries if entry.key in scores] if scores else []
-    count = {status: sum(row.status == status for row in rows) for status in ("ok", "ruled_out", "failed")}
+    count = {status: sum(row.status == status for row in rows) for status in get_args(Status)}
     return TableCost(
         entries=len(plan.entries),
         scored=count["ok"],
-        ruled_out=count["ruled_out"],
+        ruled_out=count["ruled_out"] + count["slower"],
         failed=count["failed"],
         importance_seconds=sum(row.seconds for row in rows),
         workloads=latency.distinct_workloads if latency else 0,

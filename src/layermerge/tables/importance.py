@@ -96,7 +96,12 @@ def measure_importance_by(
         reasons = _reasons(scored, latency, path, executor)
     _require_same_latency(table, keys, reasons)
     if reasons:
-        fill_table(path, provenance, list(reasons), lambda key: _ruled_out(key, reasons[key]), title="ruling out")
+        bounded = {key for key in reasons if latency is not None and latency.bounds(plan[key])}
+
+        def left_out(key: str) -> Row:
+            return Row(key=key, status="slower" if key in bounded else "ruled_out", reason=reasons[key])
+
+        fill_table(path, provenance, list(reasons), left_out, title="ruling out")
     return fill_table(path, provenance, part_of(keys, part.shard), scored, title="importance", executor=executor)
 
 
@@ -113,14 +118,13 @@ def _reasons(job: Job, latency: LatencyTable, path: Path, executor: Executor) ->
 
 
 def _require_same_latency(table: Table, keys: list[str], reasons: dict[str, str]) -> None:
-    """What another latency table ruled out would be off the menu here without a reason."""
+    """What another latency table ruled out would be off the menu here without a reason.
+
+    What it only bounded may be measured by now, for another objective; the solver says that it has no score.
+    """
     for key in keys:
         if key in table and table[key].status == "ruled_out" and key not in reasons:
             raise TableError(
                 f"{table.name} leaves out '{key}', which the latency given now does not rule out; "
                 "it was measured with another latency table: give another path"
             )
-
-
-def _ruled_out(key: str, reason: str) -> Row:
-    return Row(key=key, status="ruled_out", reason=reason)

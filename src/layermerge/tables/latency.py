@@ -163,8 +163,15 @@ class LatencyTable:
         workload = self._workload(candidate)
         if candidate.fixed or workload is None or self._measured(workload.key):
             return None
-        row = self.table[workload.key]
-        return row.reason if row.status == "slower" else "its latency could not be measured"
+        return self.table[workload.key].reason if self.bounds(candidate) else "its latency could not be measured"
+
+    def bounds(self, candidate: Candidate) -> bool:
+        """Whether all that is known of the candidate is that it is slower than the layers that it stands for."""
+        workload = None if candidate.fixed else self._workload(candidate)
+        return workload is not None and self._only_bounded(workload.key)
+
+    def _only_bounded(self, key: str) -> bool:
+        return not self._measured(key) and self.table[key].status == "slower"
 
     def _measured(self, key: str) -> bool:
         return key in self._observed.alone or self.table[key].status == "ok"
@@ -215,7 +222,7 @@ class LatencyTable:
     @property
     def bounded(self) -> int:
         """Workloads that one pass or less showed to be too slow."""
-        return sum(self.table[key].status == "slower" for key in self._workload_keys)
+        return sum(map(self._only_bounded, self._workload_keys))
 
     @property
     def seconds(self) -> float:

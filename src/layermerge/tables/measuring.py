@@ -7,10 +7,12 @@ which the slow ones are known by what came before them (`bounds`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from statistics import fmean, stdev
 
 import numpy as np
 import torch
@@ -43,7 +45,7 @@ from layermerge.tables.workload_clock import WHOLE, WorkloadClock, measure_whole
 from layermerge.tables.workloads import Workload, workloads_of
 from layermerge.tracing.trace import Trace
 
-_TIMING = 3
+_TIMING = 4
 """How workloads are timed; raised with every change to it, since rows that were timed otherwise do not mix."""
 
 
@@ -72,6 +74,7 @@ def measure_latency(
     inputs = trace.inputs.resized(batch_size)
     untouched = cache(lambda: merge(rewrite(trace, [])))
     make = branch_maker(trace, untouched)
+    built = cache(lambda: chosen.copies_of(untouched(), inputs, passes=1, recordings=chosen.copies))
 
     def branch_pass(branch: Branch) -> Pass:
         return chosen.prepare(make(branch), branch.inputs(batch_size), small=True)
@@ -80,10 +83,10 @@ def measure_latency(
         plan,
         workloads_of(trace, plan),
         plan.network,
-        lambda: chosen.prepare(untouched(), inputs),
+        lambda: built().passes[0],
         branches_of(trace, plan.rules),
         branch_pass,
-        lambda: chosen.record(untouched(), inputs),
+        lambda: built().recordings,
         Stakes(objective, largest_gain),
     )
     return job.run(chosen, batch_size, path, Clocks.alike(clock) if clock else None)
@@ -99,8 +102,8 @@ class LatencyJob:
     whole: Callable[[], Pass]
     branches: tuple[Branch, ...] = ()
     branch: Callable[[Branch], Pass] | None = None
-    recorded: Callable[[], Recording | None] = lambda: None
-    """Passes of the untouched network in which each operator is timed, where the runtime tells."""
+    recorded: Callable[[], Sequence[Recording]] = tuple
+    """Copies of the untouched network in which each operator is timed, where the runtime tells."""
     stakes: Stakes = field(default_factory=Stakes)
 
     def run(self, runtime: Runtime, batch: int, path: str | Path, clocks: Clocks | None = None) -> LatencyTable:
@@ -138,7 +141,7 @@ class _Filling:
                 self.runtime, self.batch, self.clocks, _needed_by_every_row(whole), whole_ms(table), between
             )
 
-        table = self._in_network(table)
+        table = self._in_network(table, whole)
         distinct = {workload.key: workload for workload in in_order(job.plan, job.workloads)}
         branches = {branch.key: branch for branch in job.branches}
         self.known.update(table.rows)
@@ -184,7 +187,7 @@ class _Filling:
 
         return limits(self.job.plan, self.job.workloads, self.job.stakes, untouched_ms)
 
-    def _in_network(self, table: Table) -> Table:
+    def _in_network(self, table: Table, whole: Callable[[], Pass]) -> Table:
         """Rows of single layers as the runtime tells them of the untouched network."""
         wanted: dict[str, list[str]] = {}
         for single in self.job.plan.candidates:
@@ -193,10 +196,10 @@ class _Filling:
                 wanted.setdefault(workload.key, []).extend(single.layers)
         if all(in_network_key(key) in table for key in wanted):
             return table
-        recording = self.job.recorded()
-        if recording is None:
+        recordings = self.job.recorded()
+        if not recordings:
             return table
-        rows = told_rows(self.runtime, recording, wanted, whole_ms(table), self.clocks.whole)
+        rows = told_rows(self.runtime, recordings, wanted, whole_ms(table), self.clocks.whole, whole())
         return self._fill(list(rows), lambda key: rows[key])
 
     def _measure_branch(self, clock: WorkloadClock, branch: Branch) -> Row:
@@ -210,26 +213,43 @@ def in_network_key(key: str) -> str:
 
 
 def told_rows(
-    runtime: Runtime, recording: Recording, owners: Mapping[str, Sequence[str]], network_ms: float, clock: ClockSettings
+    runtime: Runtime,
+    recordings: Sequence[Recording],
+    owners: Mapping[str, Sequence[str]],
+    network_ms: float,
+    clock: ClockSettings,
+    original: Pass,
 ) -> dict[str, Row]:
     """What workloads take in a recorded network, by the modules of the convs that they are; in proportion to the whole.
 
-    A workload whose conv the runtime does not name by itself has no row.
+    The mean of its copies, each recorded for its part of the time, in turn with the original: networks are measured beside it,
+    and what it leaves in the caches counts. A workload whose conv the runtime does not name by itself has no row.
     """
-    rounds = runtime.rounds({WHOLE: recording}, clock)
-    told = recording.passes()[-len(rounds.times[WHOLE]) :]
-    # A first pass may prepare what later ones do not run again.
-    passes = [operators for operators in told if len(operators) == len(told[-1])]
-    shares, *halves = (_shares(part, clock.quantile) for part in (passes, passes[::2], passes[1::2] or passes))
+    passes = []
+    for number, recording in enumerate(recordings):
+        with runtime.elsewhere(number):
+            passes.append(_told(runtime, recording, clock.divided(len(recordings)), original))
+    parts = [[_shares(each[part] or each, clock.quantile) for each in passes] for part in _HALVES]
     found = {}
     for key, modules in owners.items():
-        if shares.keys() >= set(modules):
-            value, even, odd = (
-                sum(part[name] for name in modules) * network_ms / len(modules) for part in (shares, *halves)
-            )
-            name, spread = in_network_key(key), abs(even - odd)
-            found[name] = Row(key=name, of=key, in_network=True, value=value, spread=spread, samples=len(passes))
+        if all(shares.keys() >= set(modules) for copies in parts for shares in copies):
+            values = [[sum(map(shares.__getitem__, modules)) / len(modules) for shares in copies] for copies in parts]
+            whole, even, odd = (fmean(each) * network_ms for each in values)
+            between = stdev(values[0]) / math.sqrt(len(passes)) * network_ms if len(passes) > 1 else 0.0
+            name, samples = in_network_key(key), sum(map(len, passes))
+            spread = max(abs(even - odd), between)
+            found[name] = Row(key=name, of=key, in_network=True, value=whole, spread=spread, samples=samples)
     return found
+
+
+_HALVES = (slice(None), slice(0, None, 2), slice(1, None, 2))
+
+
+def _told(runtime: Runtime, recording: Recording, clock: ClockSettings, original: Pass) -> list[Sequence[Operator]]:
+    rounds = runtime.rounds({"original": original, "recorded": recording}, clock)
+    told = recording.passes()[-len(rounds.times["recorded"]) :]
+    # A first pass may prepare what later ones do not run again.
+    return [operators for operators in told if len(operators) == len(told[-1])]
 
 
 def _shares(passes: Sequence[Sequence[Operator]], quantile: float) -> dict[str, float]:

@@ -164,13 +164,22 @@ class Sandwich(nn.Module):
         return Inputs(tuple(torch.randn(batch, *shape, generator=generator) for shape in self.shapes), {})
 
     def own_ms(self, operators: Sequence[Operator]) -> float:
-        """What a pass took beside the neighbours: all but their convs, and what comes behind the last of them."""
-        neighbours, taken = ("before", "beside", "after"), 0.0
+        """What a pass took beside the neighbours: all but their convs, what these need of their inputs, and what comes behind.
+
+        What an image needs before its conv is nobody's in a network either.
+        """
+        taken = pending = 0.0
+        begun = self.before is not None
         for operator in operators:
+            if operator.owner is None:
+                pending += operator.ms
+                continue
+            neighbour_conv = operator.is_conv and operator.owner in ("before", "beside")
+            taken += 0.0 if neighbour_conv or not begun else pending
+            pending, begun = 0.0, True
             if operator.owner == "after":
                 break
-            if not (operator.is_conv and operator.owner in neighbours):
-                taken += operator.ms
+            taken += 0.0 if neighbour_conv else operator.ms
         return taken
 
 
