@@ -48,10 +48,11 @@ class Trials:
             self._outputs = list(Walk(original, scored, 0).returned())
 
     @torch.no_grad()
-    def divergence(self, net: RewrittenModule) -> Tensor:
+    def divergence(self, net: RewrittenModule, *, everything: bool = False) -> Tensor:
         """Of each image that is scored; changes the network.
 
-        Fitted are the changed ranges and what reads them, then, norms having been estimated anew, linear layers.
+        Fitted are the changed ranges and what reads them, then, norms having been estimated anew, linear layers; or
+        everything behind the first change, in order.
         """
         net.eval()
         same = unchanged(net, self.original)
@@ -59,9 +60,10 @@ class Trials:
             return torch.cat([self.diverge(outputs, outputs) for outputs in self._outputs])
         pairs = (self._pair(self._fitted, net, same, first), self._pair(self._held_out, net, same, first))
         near = near_changes(net, same)
-        NetworkFit(net, self.original, pairs, QUICK).run(lambda place: place.region in near)
+        NetworkFit(net, self.original, pairs, QUICK).run(lambda place: everything or place.region in near)
         reestimate(stale_norms(net, same), pairs[0].student)
-        NetworkFit(net, self.original, pairs, QUICK).run(lambda place: place.region is None)
+        if not everything:
+            NetworkFit(net, self.original, pairs, QUICK).run(lambda place: place.region is None)
         first = first_change(net, same)  # a fit may have replaced the node
         assert first is not None, "what differed still does"
         returned = self._scored.behind(net, same, first, 0).returned()

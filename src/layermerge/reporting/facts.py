@@ -32,7 +32,7 @@ from layermerge.reporting.reasons import group_reasons
 from layermerge.runs.directory import RunDirectory
 from layermerge.runs.records import CONTROL, Choice, Report
 from layermerge.solving.frontier import Frontier
-from layermerge.solving.solve import solve
+from layermerge.solving.solve import objective_of, solve
 from layermerge.tables.bounds import Objective
 from layermerge.tables.cost import TableCost, table_cost
 from layermerge.tables.latency import LatencyTable
@@ -149,7 +149,8 @@ class _Gathering:
         choices: dict[str, list[Choice]] = {self.plan.method: []}
         for choice in self.directory.choices():
             choices.setdefault(choice.method, []).append(choice)
-        named = {name: (made[0].menu, made[0].objective) if made else (name, "exp") for name, made in choices.items()}
+        usual = objective_of(self.importance or {})
+        named = {name: (made[0].menu, made[0].objective) if made else (name, usual) for name, made in choices.items()}
         order = [self.plan.method, *METHODS]
         names = sorted(choices, key=lambda name: (*_rank(order, named[name][0]), name))
         self.menus = {name: menu for name, (menu, _) in named.items()}

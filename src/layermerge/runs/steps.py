@@ -32,14 +32,17 @@ from layermerge.runs.saving import restore, save
 from layermerge.runtimes.base import Copies, Pass, Runtime
 from layermerge.runtimes.exporting import export
 from layermerge.runtimes.recording import Recording
+from layermerge.solving.budget import budget_ms
 from layermerge.solving.learning import Bench
 from layermerge.solving.meet_budget import meet_budget_on
 from layermerge.solving.side_by_side import measured_beside
+from layermerge.solving.whole_choices import corrected_by_wholes
 from layermerge.surgery.merge import MergedModule, merge
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
 from layermerge.tables.bounds import Objective, Stakes, largest_gain
 from layermerge.tables.branches import Branch, branch_maker, branches_of
 from layermerge.tables.cost import table_cost
+from layermerge.tables.estimators.calibrated import CalibratedJob
 from layermerge.tables.importance import ImportancePart, measure_importance_by
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.measuring import LatencyJob
@@ -227,11 +230,23 @@ def choose(context: Context, method: str, budget: str) -> Choice:
         lambda candidates: merge(rewrite(context.trace, candidates)),
         context.runtime.clocks,
     )
+    if objective == "delta":
+        scores = _held_against_wholes(context, menu, fresh, scores, budget)
     solution = meet_budget_on(bench, menu.plan, latency, scores, budget=budget, objective=objective)
     cost = table_cost(menu.plan, scores, latency)
     choice = Choice(stamp, name, method, objective, budget, latency.original_ms, solution, cost)
     context.directory.write_choice(choice)
     return choice
+
+
+def _held_against_wholes(context: Context, menu: Menu, latency: LatencyTable, scores: Table, budget: str) -> Table:
+    """The scores, corrected by whole choices around the budget where the estimator can score these."""
+    settings = context.settings
+    job = settings.estimator.job(context.trace, menu.plan, context.task, settings.device)
+    if not isinstance(job, CalibratedJob):
+        return scores
+    allowed = budget_ms(budget, latency.original_ms)
+    return corrected_by_wholes(menu.plan, latency, scores, allowed, job.whole, context.directory.importance)
 
 
 def _value(scores: Table, key: str) -> float | None:

@@ -124,6 +124,21 @@ class Network:
     missing_ms: float
 
 
+def fit_to_sums(covariance: Floats, counts: Floats, missing: Floats, noise: Floats) -> tuple[Floats, Floats]:
+    """How values change so that their sums come nearer to what was measured, and how sure they are then.
+
+    A row of `counts` says how often a sum has each value, `missing` by how much it was too small, `noise` how far its
+    measurement may be off. A ridge fit: values move by how unsure they were.
+
+    >>> change, _ = fit_to_sums(np.diag([1.0, 4.0]), np.array([[1.0, 1.0]]), np.array([5.0]), np.array([0.0]))
+    >>> change.tolist()
+    [1.0, 4.0]
+    """
+    reach = covariance @ counts.T
+    gain = reach @ np.linalg.inv(counts @ reach + np.diag(noise**2))
+    return gain @ missing, covariance - gain @ reach.T
+
+
 class Corrected:
     """Estimates after a ridge fit to whole networks."""
 
@@ -138,11 +153,10 @@ class Corrected:
 
     def _fit(self, networks: Sequence[Network]) -> None:
         counts = np.array([self._counts(network.counts) for network in networks])
-        noise = np.diag([(_WHOLE * network.measured_ms) ** 2 for network in networks])
-        reach = self.covariance @ counts.T
-        gain = reach @ np.linalg.inv(counts @ reach + noise)
-        self.ms = np.maximum(self.ms + gain @ np.array([network.missing_ms for network in networks]), 0.0)
-        self.covariance = self.covariance - gain @ reach.T
+        noise = np.array([_WHOLE * network.measured_ms for network in networks])
+        missing = np.array([network.missing_ms for network in networks])
+        change, self.covariance = fit_to_sums(self.covariance, counts, missing, noise)
+        self.ms = np.maximum(self.ms + change, 0.0)
 
     def _counts(self, counts: Mapping[str, int]) -> Floats:
         found = np.zeros(len(self.places))

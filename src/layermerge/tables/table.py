@@ -53,7 +53,9 @@ class Row(Record):
     in_network: bool = False
     """Whether the runtime told it of a whole network, rather than of a workload by itself."""
     parts: tuple[str, ...] = ()
-    """Of a whole merged network: the keys of its candidates."""
+    """Of a whole network: the keys of its candidates."""
+    score: Finite | None = None
+    """Of a whole network: what the task says of it on held-out images."""
 
     @model_validator(mode="after")
     def _says_what_its_status_needs(self) -> Row:
@@ -66,7 +68,8 @@ class Row(Record):
     @property
     def unsaid(self) -> set[str]:
         """What goes without saying of most rows."""
-        return {name for name in ("of", "round", "loop", "in_network", "parts") if not getattr(self, name)}
+        unsaid = {name for name in ("of", "round", "loop", "in_network", "parts") if not getattr(self, name)}
+        return unsaid | ({"score"} if self.score is None else set())
 
 
 class Table:

@@ -10,14 +10,18 @@ from __future__ import annotations
 import copy
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+from torch import Tensor
 
 from layermerge.calibration.mean_gates import with_mean_gates
 from layermerge.calibration.sample import Sample, batch_size_for, held_out_inputs
 from layermerge.calibration.trials import Trials
 from layermerge.errors import DataError, TableError
+from layermerge.planning.candidate import Candidate
 from layermerge.planning.plan import Plan
 from layermerge.runtimes.torch_eager import torch_threads
 from layermerge.surgery.check import require_finite
@@ -31,6 +35,8 @@ from layermerge.tuning.distributed import usable_device
 IMAGES = 256
 SCORED = 512
 """Held-out images that outputs are compared on, at most."""
+FAR = 1e3
+"""The divergence of a network whose outputs are not finite."""
 _FITS = 1
 """How entries are fitted; raised with every change to it, since rows that were fitted otherwise do not mix."""
 
@@ -65,12 +71,21 @@ class CalibratedJob(Job):
         return Row(key=BASELINE, value=score)
 
     def _compare(self, key: str) -> Row:
-        net = with_mean_gates(rewrite(self.trace, [self.plan[key]]), self.task)
-        found = self._trials.divergence(net.to(self._original.device))
-        mean, error = float(found.mean()), float(found.std()) / math.sqrt(len(found)) if len(found) > 1 else 0.0
-        if not math.isfinite(mean) or not math.isfinite(error):
-            raise ArithmeticError(f"the divergence is {mean}")
-        return Row(key=key, value=-mean, spread=error, samples=len(found))
+        net = with_mean_gates(rewrite(self.trace, [self.plan[key]]), self.task).to(self._original.device)
+        return _row(key, self._trials.divergence(net))
+
+    def whole(self, candidates: Sequence[Candidate]) -> Row:
+        """All places behind the first change are fitted; what the task says of the network then is its score."""
+        started = time.perf_counter()
+        with torch_threads(1):
+            net = with_mean_gates(rewrite(self.trace, candidates), self.task).to(self._original.device)
+            found = self._trials.divergence(net, everything=True)
+            row = _row("whole", found) if bool(found.isfinite().all()) else Row(key="whole", value=-FAR)
+            score = held_out_score(self.task, net)
+        seconds = round(time.perf_counter() - started, 2)
+        parts = tuple(candidate.key for candidate in candidates)
+        known = score if math.isfinite(score) else None
+        return row.model_copy(update={"parts": parts, "score": known, "seconds": seconds})
 
     @cached_property
     def _original(self) -> Any:
@@ -97,3 +112,11 @@ class CalibratedJob(Job):
 
     def describe(self) -> dict[str, Scalar]:
         return {"estimator": "calibrated", "images": self.images, "scored": SCORED, "fits": _FITS}
+
+
+def _row(key: str, divergences: Tensor) -> Row:
+    count = len(divergences)
+    mean, error = float(divergences.mean()), float(divergences.std()) / math.sqrt(count) if count > 1 else 0.0
+    if not math.isfinite(mean) or not math.isfinite(error):
+        raise ArithmeticError(f"the divergence is {mean}")
+    return Row(key=key, value=-mean, spread=error, samples=count)
