@@ -15,6 +15,7 @@ import torch
 import layermerge as lm
 from agreement import call, differences, features, tensors, to_double, worst
 from layermerge.errors import first_line
+from layermerge.planning.remains import Remains
 from layermerge.runtimes.base import RuntimeSettings
 from layermerge.runtimes.onnx_runtime import OnnxRuntime
 from layermerge.tracing.inputs import Inputs
@@ -77,14 +78,22 @@ def _examine(network: Network, facts: dict[str, Any]) -> None:
     reached = shares(menu, total, Inputs.of(inputs).batch)
     facts |= {"layers": len(menu.layers), "blocks": len(traced.blocks), "candidates": len(menu.candidates)}
     facts |= {"removal_share": reached.removal, "merging_share": reached.merging}
-    facts |= {"branches_expected": len(expected), "branches_found": sum(_droppable(menu, convs) for convs in expected)}
+    facts |= {
+        "branches_expected": len(expected),
+        "branches_found": sum(_droppable(traced, menu, convs) for convs in expected),
+    }
     _check_solutions(traced, menu, inputs, facts)
 
 
-def _droppable(menu: lm.Plan, convs: frozenset[str]) -> bool:
-    """Whether one candidate drops these convs and no others; a computed conv is a layer named after the module it is in."""
+def _droppable(traced: lm.Trace, menu: lm.Plan, convs: frozenset[str]) -> bool:
+    """Whether one candidate drops these convs and no others, and a branch with them: what else it computes goes, too.
+
+    A computed conv is a layer named after the module it is in.
+    """
     layers = {layer.name for layer in menu.layers if layer.name in convs or layer.name.rpartition(".")[0] in convs}
-    return any(not one.kept and set(one.layers) == layers for one in menu.candidates)
+    places = [place for place, layer in enumerate(traced.layers) if layer.name in layers]
+    dropped = any(not one.kept and set(one.layers) == layers for one in menu.candidates)
+    return dropped and bool(Remains.without(traced.structure, places).emptied_blocks())
 
 
 def _check_solutions(traced: lm.Trace, menu: lm.Plan, inputs: Any, facts: dict[str, Any]) -> None:

@@ -33,6 +33,10 @@ segmentation_models_pytorch, networks of diffusers, and two of ultralytics' dete
   again in the rewritten network, as training would keep it.
 - **ONNX**: the same between the merged network and its file in onnxruntime, in float32, at two batch sizes.
 - **seconds**: of processor time that `trace` and `plan` took, at the input given, with one thread.
+
+Detectors, segmenters and diffusion networks among them are also traced with free height and width, and compared with the
+original, rewritten with merged, and merged with its file at five sizes each, odd ones where the original takes them, by
+`tests/sweep/test_sizes.py`.
 """
 _COLUMNS = (
     "network",
