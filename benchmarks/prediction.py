@@ -2,7 +2,8 @@
 
 Run: python benchmarks/prediction.py [--networks NAME ...] [--runtimes NAME ...] [--budgets 80% 60% 45%] [--dir DIR]
      python benchmarks/prediction.py --table [--dir DIR]      writes the cases that are there as a table for the README
-Tables and cases stay in DIR, so that a second run goes on where the first stopped; remove DIR to begin afresh. Weights are
+Tables and cases stay in DIR, so that a second run goes on where the first stopped (a table that it had not finished is begun anew,
+since its seconds count); remove DIR to begin afresh. Weights are
 random, and the importance is a stand-in that lives here only (from a fixed seed and the layers' sizes): what is shown is
 latency.
 
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,12 +27,9 @@ import numpy as np
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from benchmarks.closed_loop import DDPM, load
-
 import layermerge as lm
 from layermerge.errors import InfeasibleBudget
+from layermerge.models import load_model
 from layermerge.runtimes.base import Runtime, RuntimeSettings
 from layermerge.runtimes.clock import ClockSettings
 from layermerge.runtimes.registry import make_runtime
@@ -42,6 +39,7 @@ from layermerge.tables.table import Table
 from layermerge.tables.workloads import Workload
 from layermerge.tracing.inputs import Inputs
 
+DDPM = "ddpm"
 NETWORKS = ["timm:mobilenetv2_100", "timm:mobilenetv2_140", "timm:efficientnet_lite0", "timm:resnet34", DDPM]
 RUNTIMES = ["onnxruntime", "openvino", "torch"]
 BUDGETS = ["80%", "60%", "45%"]
@@ -49,6 +47,29 @@ AFTERWARDS = ClockSettings(least_rounds=12, most_rounds=60, seconds=2.0, spread=
 ALONE = ClockSettings(warm_up=2, least_rounds=8, most_rounds=40, seconds=0.1)
 WINDOWS = 5
 KEPT, USED = 1.02, 0.95
+
+
+def load(name: str) -> tuple[torch.nn.Module, object]:
+    if name != DDPM:
+        loaded = load_model(name, input_shape=(3, 224, 224))
+        return loaded.module.eval(), loaded.example_inputs
+    load_model("timm:resnet18")  # imports what diffusers needs
+    from diffusers import UNet2DModel
+
+    unet = UNet2DModel(
+        sample_size=32,
+        in_channels=3,
+        out_channels=3,
+        layers_per_block=2,
+        block_out_channels=(128, 256, 256, 256),
+        down_block_types=("DownBlock2D", "AttnDownBlock2D", "DownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "UpBlock2D", "AttnUpBlock2D", "UpBlock2D"),
+        downsample_padding=0,
+        flip_sin_to_cos=False,
+        freq_shift=1,
+        norm_eps=1e-6,
+    )
+    return unet.eval(), (torch.randn(2, 3, 32, 32), torch.tensor([10, 500]))
 
 
 def stand_in_scores(trace: lm.Trace, menu: lm.Plan) -> dict[str, float]:
@@ -98,7 +119,7 @@ class Case:
         found |= {
             "rounds": len(met.rounds),
             "chosen": (met.measured_ms or 0.0) / allowed,
-            "reachable": max(used) / allowed,
+            "reachable": max(used, default=0.0) / allowed,
         }
         found["again"] = self._again(met.candidates) * self.table.original_ms / allowed
         found["importance"] = self._importance(met)
@@ -239,7 +260,7 @@ def markdown(cases: Sequence[dict[str, Any]]) -> str:
             continue
         missed = "" if case["again"] <= KEPT else ", MISSED"
         score = case["importance"]
-        lost = (score["best"] - score["chosen"]) / score["untouched"]
+        lost = max(0.0, score["best"] - score["chosen"]) / score["untouched"]
         lines.append(
             f"{head} {case['off']:+.1%} ± {case['error']:.1%} | {case['rounds']} | {case['again']:.1%} of it{missed} "
             f"| {lost:.1%} | {case['flops_off']:+.0%} | {case['alone_off']:+.0%} |"

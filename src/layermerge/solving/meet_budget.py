@@ -145,9 +145,9 @@ def _margin(found: Measured, target: float) -> float:
 
 
 def _cautious(choices: Choices, target: float) -> float:
-    """What is asked for first: less by half of what the prediction may be off, so that it usually keeps the budget."""
+    """What is asked for first: less by half a standard deviation of the prediction, so that it usually keeps the budget."""
     error_ms = choices.predict(choices.within(max(target, choices.smallest_ms))).error_ms
-    return target - min(error_ms / 2, _MOST_CAUTION * target)
+    return target - min(error_ms / 4, _MOST_CAUTION * target)
 
 
 def _untried(

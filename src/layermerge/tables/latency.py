@@ -9,6 +9,7 @@ in the network, and they sum to more than the whole, rows are scaled.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +27,8 @@ from layermerge.tables.workloads import Workload
 
 _LONGEST_MS = 1e9
 """No pass takes days: what is beyond was not measured."""
+_CONTEXT = 0.01
+"""How far layers that two networks share take less or more in one of them, relative to the whole (one standard deviation)."""
 _INTERVAL = 2.0
 """Standard deviations on either side: 95 of 100."""
 
@@ -189,7 +192,9 @@ class LatencyTable:
         # What a choice shares with the untouched network was measured with it, so that only what differs is uncertain.
         counts = self._counts(chosen)
         counts.subtract(self._counts(self._singles))
-        return Prediction(ms, _INTERVAL * self._corrected.error_ms({key: n for key, n in counts.items() if n}))
+        different = {key: n for key, n in counts.items() if n}
+        error_ms = math.hypot(self._corrected.error_ms(different), _CONTEXT * ms) if different else 0.0
+        return Prediction(ms, _INTERVAL * error_ms)
 
     @property
     def original(self) -> Prediction:
