@@ -34,7 +34,6 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The shipped recipe with most layers pinned and a few steps instead of epochs."""
     recipe = yaml.safe_load(demo.RECIPE.read_text(encoding="utf-8"))
     recipe["rules"] = {"max_kernel": 3, "pin": PINNED}
-    recipe["importance"] |= {"steps": 1}
     recipe["finetune"] = {"steps": 2, "batch_size": 32, "lr": 0.001}
     recipe["data"] |= {"held_out": 100}
     recipe["workers"] = 1

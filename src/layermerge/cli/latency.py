@@ -28,7 +28,7 @@ def latency(run_dir: RunArgument, as_json: JsonOption = False, *, flags: Flags) 
         recipe.make_runtime(),
         recipe.batch_size,
         lambda: load_network(flags.recipe(run_dir)).module,
-        recipe.objective,
+        recipe.stakes(),
     )
     if directory.recipe.is_file():
         add_to_recipe(directory, recipe)

@@ -45,7 +45,8 @@ def solve(
     plan = directory.read_plan()
     chosen = run_recipe(directory, None, {} if objective is None else {"objective": objective.value})
     latency, scores = directory.read_latency(plan), directory.read_importance(plan)
-    frontier = find_frontier(plan.plan, latency, scores, objective=chosen.objective, tick_ms=tick)
+    stated = chosen.objective if "objective" in chosen.model_fields_set else None  # otherwise that of the table
+    frontier = find_frontier(plan.plan, latency, scores, objective=stated, tick_ms=tick)
     if budget is None:
         if as_json:
             print_json(frontier.to_document())

@@ -25,7 +25,7 @@ from layermerge.runs.yaml_text import LONGEST, read_yaml
 from layermerge.runtimes.base import Runtime, RuntimeSettings
 from layermerge.runtimes.registry import RUNTIMES, make_runtime
 from layermerge.solving.budget import budget_text
-from layermerge.tables.bounds import Objective, usual_objective
+from layermerge.tables.bounds import Objective, Stakes, largest_gain, usual_objective
 from layermerge.tables.estimators.base import Estimator
 from layermerge.tables.estimators.calibrated import Calibrated
 from layermerge.tables.estimators.trained import Trained
@@ -176,6 +176,10 @@ class Settings(UserRecord):
     def objective_is_usual(self) -> bool:
         """Whether it goes without saying."""
         return self.objective == _usual_objective(self.importance)
+
+    def stakes(self, ceiling: float = 1.0) -> Stakes:
+        """What a merge could earn, where no network of the task scores more than `ceiling`."""
+        return Stakes(self.objective, 0.0 if self.importance is None else largest_gain(ceiling))
 
     def require_machine(self) -> None:
         """Raises where this machine lacks the runtime or the device, before hours are spent on what comes first."""

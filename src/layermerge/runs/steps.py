@@ -39,7 +39,7 @@ from layermerge.solving.side_by_side import measured_beside
 from layermerge.solving.whole_choices import corrected_by_wholes
 from layermerge.surgery.merge import MergedModule, merge
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
-from layermerge.tables.bounds import Objective, Stakes, largest_gain
+from layermerge.tables.bounds import Stakes
 from layermerge.tables.branches import Branch, branch_maker, branches_of
 from layermerge.tables.cost import table_cost
 from layermerge.tables.estimators.calibrated import CalibratedJob
@@ -136,19 +136,13 @@ def measure_latency_step(context: Context, menu: Menu) -> LatencyTable:
         menu.file.branches,
         branch,
         partial(original_recordings, context),
-        _stakes(context),
+        context.settings.stakes(context.task.ceiling),
     )
     return job.run(context.runtime, context.settings.batch_size, context.directory.latency)
 
 
-def _stakes(context: Context) -> Stakes:
-    settings = context.settings
-    gain = 0.0 if settings.importance is None else largest_gain(context.task.ceiling)
-    return Stakes(settings.objective, gain)
-
-
 def measure_latency_from_files(
-    directory: RunDirectory, runtime: Runtime, batch: int, load: Callable[[], nn.Module], objective: Objective = "exp"
+    directory: RunDirectory, runtime: Runtime, batch: int, load: Callable[[], nn.Module], stakes: Stakes = Stakes()
 ) -> LatencyTable:
     """The same table from the directory's files; the model itself is loaded only where the runtime reads no files."""
     known = directory.read_plan()
@@ -182,7 +176,7 @@ def measure_latency_from_files(
         known.branches,
         branch,
         lambda: copies(passes=0, recordings=runtime.copies).recordings,
-        Stakes(objective),
+        stakes,
     )
     return job.run(runtime, batch, directory.latency)
 

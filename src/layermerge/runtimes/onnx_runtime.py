@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,12 +33,15 @@ class OnnxRuntime(OnnxRuntimeBase):
     def recorded(self, path: Path, inputs: Inputs) -> Recording | None:
         if self.settings.device != "cpu":
             return None  # what its profile says of a GPU is when work was queued
-        folder, options = tempfile.TemporaryDirectory(), self._options()
+        folder, options = Path(tempfile.mkdtemp()), self._options()
         options.enable_profiling = True
-        options.profile_file_prefix = str(Path(folder.name) / "profile")
+        options.profile_file_prefix = str(folder / "profile")
         session = self._session(path, options)
         feed = ServedFile(_names(session), lambda given: session.run(None, given)).feed(inputs.tensors)
-        return _Profile(session, feed, owners_of(path), folder)
+        profile = _Profile(session, feed, owners_of(path))
+        # One that nobody asks for its passes, since a first pass has told enough, leaves nothing behind either.
+        weakref.finalize(profile, shutil.rmtree, folder, ignore_errors=True)
+        return profile
 
     def _options(self) -> Any:
         library: Any = self.library
@@ -66,7 +71,6 @@ class _Profile(Recording):
     session: Any
     feed: Feed
     owners: Mapping[str, str]
-    folder: tempfile.TemporaryDirectory[str]
     calls: list[None] = field(default_factory=list)
 
     def __call__(self) -> None:
@@ -74,8 +78,7 @@ class _Profile(Recording):
         self.calls.append(None)
 
     def passes(self) -> list[Sequence[Operator]]:
-        with self.folder:
-            events = json.loads(Path(self.session.end_profiling()).read_text(encoding="utf-8"))
+        events = json.loads(Path(self.session.end_profiling()).read_text(encoding="utf-8"))
         timed = [event for event in events if event.get("cat") == "Node" and event["name"].endswith(_TIMED)]
         operators = [self._operator(event) for event in timed]
         count = len(operators) // len(self.calls)
