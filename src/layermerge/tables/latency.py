@@ -26,7 +26,7 @@ from layermerge.tables.workloads import Workload
 
 _LONGEST_MS = 1e9
 """No pass takes days: what is beyond was not measured."""
-_CONTEXT = 0.01
+_CONTEXT = 0.02
 """How far layers that two networks share take less or more in one of them, relative to the whole (one standard deviation)."""
 _INTERVAL = 2.0
 """Standard deviations on either side: 95 of 100."""
