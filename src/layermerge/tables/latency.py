@@ -27,7 +27,7 @@ from layermerge.tables.workloads import Workload
 
 _LONGEST_MS = 1e9
 """No pass takes days: what is beyond was not measured."""
-_CONTEXT = 0.01
+_CONTEXT = 0.02
 """How far layers that two networks share take less or more in one of them, relative to the whole (one standard deviation)."""
 _INTERVAL = 2.0
 """Standard deviations on either side: 95 of 100."""
@@ -122,7 +122,7 @@ class LatencyTable:
         networks = []
         for taken_ms, chosen in self._whole_networks():
             missing = taken_ms - fixed - sum(self._estimate(plain, each) for each in chosen)
-            networks.append(Network(self._counts(chosen), taken_ms, missing))
+            networks.append(Network(self._different(chosen), taken_ms, missing))
         return Corrected(prior, merged, networks)
 
     def _whole_networks(self) -> list[tuple[float, list[Candidate]]]:
@@ -142,6 +142,15 @@ class LatencyTable:
     def _counts(self, candidates: Iterable[Candidate]) -> Counter[str]:
         used = [self.workloads[candidate.key] for candidate in candidates if not candidate.fixed]
         return Counter(workload.key for workload in used if workload is not None)
+
+    def _different(self, candidates: Iterable[Candidate]) -> dict[str, int]:
+        """How many more of each workload than the untouched network has: what they share was measured with it.
+
+        So is the fixed cost, which is what its single layers leave of it: a row that grows makes that less.
+        """
+        counts = self._counts(candidates)
+        counts.subtract(self._counts(self._singles))
+        return {key: number for key, number in counts.items() if number}
 
     @cached_property
     def fixed_ms(self) -> float:
@@ -189,10 +198,7 @@ class LatencyTable:
         """The latency of the network that these candidates make, all layers covered."""
         chosen = list(candidates)
         ms = self.fixed_ms + sum(self._estimate(self._corrected, candidate) for candidate in chosen)
-        # What a choice shares with the untouched network was measured with it, so that only what differs is uncertain.
-        counts = self._counts(chosen)
-        counts.subtract(self._counts(self._singles))
-        different = {key: n for key, n in counts.items() if n}
+        different = self._different(chosen)
         error_ms = math.hypot(self._corrected.error_ms(different), _CONTEXT * ms) if different else 0.0
         return Prediction(ms, _INTERVAL * error_ms)
 
