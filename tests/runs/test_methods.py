@@ -18,10 +18,10 @@ import layermerge as lm
 import tiny_runs
 from layermerge.errors import InfeasibleBudget, PlanError
 from layermerge.files import read_document
+from layermerge.runs.choosing import choose
 from layermerge.runs.context import Context, open_context
 from layermerge.runs.methods import METHODS, half_of, run_control, run_method
 from layermerge.runs.records import Report, Result
-from layermerge.runs.steps import choose
 from layermerge.tuning.recipe import Recipe
 from tiny_runs import accuracy_of, arrays, contents, network, normalised, only_learned, served_logits, settings, task
 

@@ -24,10 +24,11 @@ def finetune(
 
     Example: layermerge finetune runs/a --budget 60%
     """
+    from layermerge.runs.choosing import choose
     from layermerge.runs.methods import control_of
     from layermerge.runs.opening import open_run
     from layermerge.runs.recipe_file import add_to_recipe
-    from layermerge.runs.steps import calibrated, choose, place_of, start_of, tune, variant_of
+    from layermerge.runs.steps import calibrated, place_of, start_of, tune, variant_of
     from layermerge.tuning.distributed import leader_first, usable_device
 
     chosen = flags.recipe(run_dir, recipe)

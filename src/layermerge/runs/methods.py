@@ -18,10 +18,11 @@ from layermerge.baselines.student import make_student
 from layermerge.errors import PlanError, RecipeError
 from layermerge.files import weights_digest, write_document
 from layermerge.planning.plan import METHODS as MENUS
+from layermerge.runs.choosing import choose
 from layermerge.runs.context import Context, open_context
 from layermerge.runs.recipe import Settings
 from layermerge.runs.records import CONTROL, ChannelShare, Result, Variant
-from layermerge.runs.steps import choose, finish, original_ms, score_original, start_of, variant_of
+from layermerge.runs.steps import finish, original_ms, score_original, start_of, variant_of
 from layermerge.solving.budget import Budget, budget_ms, budget_text
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
 from layermerge.tracing.trace import Trace, trace

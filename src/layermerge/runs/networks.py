@@ -9,10 +9,10 @@ from torch import nn
 
 from layermerge.errors import ArtifactError
 from layermerge.models import load_model
+from layermerge.runs.choosing import method_name
 from layermerge.runs.directory import NetworkDirectory, RunDirectory, VariantDirectory
 from layermerge.runs.recipe import RunRecipe
 from layermerge.runs.saving import load
-from layermerge.runs.steps import method_name
 from layermerge.surgery.merge import MergedModule, merge
 from layermerge.surgery.rewrite import RewrittenModule
 

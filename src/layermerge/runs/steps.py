@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -26,23 +26,16 @@ from layermerge.progress import Progress
 from layermerge.runs.context import Context
 from layermerge.runs.directory import RunDirectory, VariantDirectory
 from layermerge.runs.plan_file import PlanFile
-from layermerge.runs.recipe import Settings
 from layermerge.runs.records import CONTROL, Calibration, Choice, OriginalScore, Report, Result, Variant
 from layermerge.runs.saving import restore, save
 from layermerge.runtimes.base import Copies, Pass, Runtime
 from layermerge.runtimes.exporting import export
 from layermerge.runtimes.recording import Recording
-from layermerge.solving.budget import budget_ms
-from layermerge.solving.learning import Bench
-from layermerge.solving.meet_budget import meet_budget_on
 from layermerge.solving.side_by_side import measured_beside
-from layermerge.solving.whole_choices import corrected_by_wholes
 from layermerge.surgery.merge import MergedModule, merge
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
 from layermerge.tables.bounds import Stakes
 from layermerge.tables.branches import Branch, branch_maker, branches_of
-from layermerge.tables.cost import table_cost
-from layermerge.tables.estimators.calibrated import CalibratedJob
 from layermerge.tables.importance import ImportancePart, measure_importance_by
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.measuring import LatencyJob
@@ -196,56 +189,6 @@ def original_ms(context: Context) -> float:
     nothing = Plan(context.trace.layers, (), (), context.settings.rules, "layermerge", network)
     job = LatencyJob(nothing, {}, network, lambda: original_pass(context))
     return job.run(context.runtime, context.settings.batch_size, context.directory.latency).original_ms
-
-
-# -- the choice
-
-
-def method_name(menu: str, settings: Settings) -> str:
-    """What a method is called that solves over a menu; the objective that belongs to the estimator goes without saying."""
-    return menu if settings.objective_is_usual else f"{menu}-{settings.objective}"
-
-
-def choose(context: Context, method: str, budget: str) -> Choice:
-    """The solution whose merged network was measured to keep the budget; found once, then read."""
-    menu = menu_of(context, method)
-    latency = measure_latency_step(context, menu)
-    scores = measure_importance_step(context, menu, latency)
-    objective = context.settings.objective
-    fresh = latency.fresh
-    rows = [[entry.key, fresh.of(entry), _value(scores, entry.key)] for entry in menu.plan.candidates]
-    stamp, name = document_digest([method, budget, objective, rows]), method_name(method, context.settings)
-    if known := context.directory.known_choice(name, budget, stamp):
-        return known
-    bench = Bench(
-        context.runtime,
-        context.trace.inputs.resized(context.settings.batch_size),
-        cache(lambda: original_copies(context, passes=context.runtime.copies).passes),
-        lambda candidates: merge(rewrite(context.trace, candidates)),
-        context.runtime.clocks,
-    )
-    if objective == "delta":
-        scores = _held_against_wholes(context, menu, fresh, scores, budget)
-    solution = meet_budget_on(bench, menu.plan, latency, scores, budget=budget, objective=objective)
-    cost = table_cost(menu.plan, scores, latency)
-    choice = Choice(stamp, name, method, objective, budget, latency.original_ms, solution, cost)
-    context.directory.write_choice(choice)
-    return choice
-
-
-def _held_against_wholes(context: Context, menu: Menu, latency: LatencyTable, scores: Table, budget: str) -> Table:
-    """The scores, corrected by whole choices around the budget where the estimator can score these."""
-    settings = context.settings
-    job = settings.estimator.job(context.trace, menu.plan, context.task, settings.device)
-    if not isinstance(job, CalibratedJob):
-        return scores
-    allowed = budget_ms(budget, latency.original_ms)
-    return corrected_by_wholes(menu.plan, latency, scores, allowed, job.whole, context.directory.importance)
-
-
-def _value(scores: Table, key: str) -> float | None:
-    """What a choice rests on, of tables that other methods may have added to."""
-    return scores[key].value if key in scores else None
 
 
 # -- the result
