@@ -2,10 +2,9 @@
 
 Run: python benchmarks/prediction.py [--networks NAME ...] [--runtimes NAME ...] [--budgets 80% 60% 45%] [--dir DIR]
      python benchmarks/prediction.py --table [--dir DIR]      writes the cases that are there as a table for the README
-Tables and cases stay in DIR, so that a second run goes on where the first stopped (a table that it had not finished is begun anew,
-since its seconds count); remove DIR to begin afresh. Weights are
-random, and the importance is a stand-in that lives here only (from a fixed seed and the layers' sizes): what is shown is
-latency.
+Tables and cases stay in DIR, so that a second run goes on where the first stopped (a table that it had not finished is begun
+anew, since its seconds count); remove DIR to begin afresh. Weights are random, and the importance is a stand-in that lives here
+only (from a fixed seed and the layers' sizes): what is shown is latency.
 
 "First prediction" is the sum of rows before any merged network was built. Two baselines that users know predict the same
 choices from the same original: FLOPs in proportion, and operators timed alone (each conv in the runtime by itself, hot, as
