@@ -126,3 +126,37 @@ def test_what_reads_a_change_is_fitted_and_what_lies_behind_is_not() -> None:
     net = lm.rewrite(traced, [lm.plan(traced)["0-2:5x5g1"]])
     near = {net.surgery.regions[number].candidate.layers for number in near_changes(net, unchanged(net, traced.module))}
     assert near == {("0", "2"), ("4",)}
+
+
+class LinearBottlenecks(nn.Module):
+    """Convs with norms and no activation between some of them, which merge and lose nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(nn.Conv2d(3, 6, 1, bias=False), nn.BatchNorm2d(6), nn.Conv2d(6, 6, 1, bias=False), nn.BatchNorm2d(6)),
+            *(nn.ReLU(), nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU()),
+            *(nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 1)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layers(x)
+        return out
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_whole_choices_with_merges_that_lose_nothing_are_what_comes_out(everything: bool) -> None:
+    """Norms inside a merge that comes before the first change keep their statistics."""
+    torch.manual_seed(0)
+    model = LinearBottlenecks()
+    for _ in range(20):
+        model(random_tensor(8, 3, 8, 8) * 3 + 1)
+    traced = lm.trace(model.eval(), random_tensor(2, 3, 8, 8))
+    menu = lm.plan(traced)
+    free = next(entry for entry in menu.candidates if entry.free and entry.layers == ("layers.0", "layers.2"))
+    changed = next(entry for entry in menu.candidates if entry.changes and entry.start == 2 and entry.kept)
+    batches = [Inputs.of(random_tensor(10, 3, 8, 8, seed=seed)) for seed in range(4)]
+    tried = Trials(traced.module.eval(), Sample(tuple(batches[:2]), (batches[2],), 30), batches[3:], relative_error)
+    net = lm.rewrite(traced, [free, changed])
+    found = tried.divergence(net, everything=everything)
+    assert found.tolist() == pytest.approx(error_by_hand(net, traced.module, batches[3:]), rel=1e-3, abs=1e-9)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, fx
 
-from layermerge.calibration.walk import Walk
+from layermerge.calibration.walk import Walk, region_order
 from layermerge.surgery.fitted import Norm
 from layermerge.surgery.rewrite import RewrittenModule
 
@@ -16,12 +16,15 @@ def stale_norms(module: RewrittenModule, unchanged: Collection[fx.Node]) -> list
     """The norms with running statistics that read something else than in the original, and that no fit has set."""
     fits = {(fit.start, fit.end) for fit in module.surgery.fits}
     regions = [(region.candidate.start, region.candidate.end) for region in module.surgery.regions]
+    # Of a region that computes what it always did only the end is known as such: its norms read what they always read.
+    ends = {node.meta["region"]: node for node in region_order(module.graph) if "region" in node.meta}
     found: list[Norm] = []
     for node in module.graph.nodes:
         number = node.meta.get("region")
         fitted = number is not None and regions[number] in fits
+        known = (node if number is None else ends[number]) in unchanged
         norm = module.get_submodule(str(node.target)) if node.op == "call_module" else None
-        if isinstance(norm, Norm) and norm.track_running_stats and node not in unchanged and not fitted:
+        if isinstance(norm, Norm) and norm.track_running_stats and not known and not fitted:
             found.append(norm)
     return found
 
