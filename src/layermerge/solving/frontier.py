@@ -22,6 +22,7 @@ from layermerge.files import SCHEMA
 from layermerge.planning.candidate import Candidate
 from layermerge.solving.budget import Budget, Milliseconds, budget_ms
 from layermerge.solving.labels import Floats, Option, pareto, undominated
+from layermerge.solving.pairs import PairedMenu, Pairs
 from layermerge.tables.latency import Prediction
 
 
@@ -178,10 +179,12 @@ def build_frontier(
     original_ms: float,
     fixed_ms: float = 0.0,
     tick_ms: float | None = None,
+    pairs: Pairs | None = None,
 ) -> Frontier:
     """Solves for every budget at once. Cost: that of `labels.pareto`, which also says what a tick does.
 
-    A latency is the sum over the chain from left to right, plus the fixed cost.
+    A latency is the sum over the chain from left to right, plus the fixed cost; an importance is the sum of scores, and of what
+    `pairs` adds for neighbours.
     """
     if not 0 < original_ms < np.inf:
         raise OptionError(f"the original network's latency is {original_ms} ms; it must be a positive number")
@@ -195,7 +198,8 @@ def build_frontier(
     whole = [key for _, key in untouched]
     # A tick could hide the untouched network behind a better one that is a little slower.
     also = [whole] if len(whole) == layers else []
-    found = pareto(options, layers, tick_ms=tick_ms, also=also)
+    menu = PairedMenu(options, layers, pairs or {})
+    found = pareto(menu.expanded, menu.last_place, tick_ms=tick_ms, also=[menu.chain(keys) for keys in also])
     latency = found.latency_ms + fixed_ms
     # The untouched network's parts add up to its measured latency but for rounding in the sum; "100%" must still reach it.
     noise = (layers + 4) * sys.float_info.epsilon * original_ms
@@ -208,6 +212,6 @@ def build_frontier(
         tick_ms,
         latency[kept],
         found.score[kept],
-        lambda index: found.chain(int(kept[index])),
+        lambda index: [menu.own_keys[key] for key in found.chain(int(kept[index]))],
         candidates,
     )

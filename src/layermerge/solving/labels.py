@@ -227,7 +227,7 @@ def _menu(options: Sequence[Option], layers: int) -> _Menu:
         if times > 1:
             raise OptionError(f"option '{key}' is given {times} times; give each key once")
     for option in options:
-        _check(option, layers)
+        check_option(option, layers)
     ordered = sorted(options, key=lambda option: (option.start, option.end, option.key))
     forward, backward = {0}, {layers}
     for option in ordered:
@@ -251,7 +251,8 @@ def _menu(options: Sequence[Option], layers: int) -> _Menu:
     return _Menu(useful, layers, tuple(map(tuple, ending)), tuple(last_use))
 
 
-def _check(option: Option, layers: int) -> None:
+def check_option(option: Option, layers: int) -> None:
+    """Refuses what is not a range of layers with a latency and a score."""
     if not 0 <= option.start < option.end <= layers:
         raise OptionError(
             f"option '{option.key}' covers layers {option.start}..{option.end}, which is not a range within 0..{layers}"
