@@ -35,7 +35,7 @@ from layermerge.runs.recipe import read_recipe  # noqa: E402
 from layermerge.runtimes.torch_eager import torch_threads  # noqa: E402
 from layermerge.surgery.rewrite import rewrite  # noqa: E402
 from layermerge.tables.estimators.base import BASELINE, Estimator  # noqa: E402
-from layermerge.tables.estimators.calibrated import Calibrated  # noqa: E402
+from layermerge.tables.estimators.calibrated import Calibrated, CalibratedJob  # noqa: E402
 from layermerge.tables.estimators.trained import Trained  # noqa: E402
 from layermerge.tables.executors import LocalProcesses, in_this_process  # noqa: E402
 from layermerge.tables.runner import fill_table  # noqa: E402
@@ -68,11 +68,14 @@ class LongTraining:
     context: Context
     menu: Plan
     recipe: Recipe
+    calibrated: CalibratedJob | None = None
+    """What fits the network before it is trained, as fine-tuning does; None: it is trained as rewritten."""
 
     def __call__(self, key: str) -> Row:
         began, task = time.perf_counter(), self.context.task
-        module = rewrite(self.context.trace, [self.menu[key]])
+        chosen = [self.menu[key]]
         with torch_threads(1):
+            module = self.calibrated.fitted(chosen)[0] if self.calibrated else rewrite(self.context.trace, chosen)
             train_steps(module, task, self.recipe)
             module.eval()
             total = count = 0.0
@@ -86,11 +89,12 @@ class LongTraining:
         return Row(key=key, value=-total / count, samples=int(count), seconds=seconds)
 
 
-def long_training(context: Context, menu: Plan, keys: Sequence[str], recipe: Recipe, path: Path, workers: int) -> Table:
-    job = LongTraining(context, menu, recipe)
-    provenance = {"kind": "long training", "network": menu.network} | {
-        f"recipe.{name}": value for name, value in recipe.model_dump(exclude_defaults=True).items()
+def long_training(job: LongTraining, keys: Sequence[str], path: Path, workers: int) -> Table:
+    provenance = {"kind": "long training", "network": job.menu.network} | {
+        f"recipe.{name}": value for name, value in job.recipe.model_dump(exclude_defaults=True).items()
     }
+    if job.calibrated is not None:
+        provenance |= {f"start.{name}": value for name, value in job.calibrated.describe().items()}
     executor = LocalProcesses(workers) if workers > 1 else in_this_process
     return fill_table(path, provenance, list(keys), job, title=path.stem, executor=executor)
 
@@ -121,16 +125,25 @@ def agreement(one: Table, other: Table) -> tuple[float, int]:
     return rank_correlation(*map(list, zip(*known, strict=True))), len(known)
 
 
+STARTS = ("rewritten", "calibrated")
+"""Where the long training starts from: as the paper does, and as this project does."""
+
+
+def truth_path(place: Path, start: str, seed: int) -> Path:
+    return place / f"long-training-{start}-{seed}.jsonl"
+
+
 def markdown(place: Path) -> list[str]:
     """A line an estimator, and one for the truth's own second seed."""
-    truth = Table.read(place / "long-training-0.jsonl")
+    truths = [Table.read(path) if (path := truth_path(place, start, 0)).is_file() else None for start in STARTS]
     lines = []
-    for path in [place / "long-training-1.jsonl", *(place / f"{name}.jsonl" for name in ESTIMATORS)]:
+    for path in [truth_path(place, STARTS[0], 1), *(place / f"{name}.jsonl" for name in ESTIMATORS)]:
         if path.is_file():
             table = Table.read(path)
-            found, count = agreement(truth, table)
+            found = [agreement(truth, table) if truth else None for truth in truths]
+            cells = " | ".join("-" if one is None else f"{one[0]:.3f} ({one[1]})" for one in found)
             rows = [row.seconds for key, row in table.rows.items() if key != BASELINE]
-            lines.append(f"| {place.name} | {path.stem} | {found:.3f} | {count} | {np.mean(rows):.2f} |")
+            lines.append(f"| {place.name} | {path.stem} | {cells} | {np.mean(rows):.2f} |")
     return lines
 
 
@@ -150,15 +163,17 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, default=Path("runs/estimators"))
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--starts", nargs="*", choices=STARTS, default=STARTS, help="of the long training")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.table or options.network is None:
-        print("| network | estimator | rank correlation with the long training | candidates | seconds an entry |")
+        print(
+            "| network | estimator | rank correlation with a long training (candidates) | from the fit | seconds an entry |"
+        )
         print("|---|---|---|---|---|")
         for name in RECIPES:
-            if (options.dir / name / "long-training-0.jsonl").is_file():
-                print("\n".join(markdown(options.dir / name)))
+            print("\n".join(markdown(options.dir / name)))
         return
     given = {"data.source": options.data, "weights": options.weights, "model": options.model}
     changes = {key: value for key, value in given.items() if value is not None}
@@ -169,9 +184,12 @@ def main() -> None:
     unet = options.network == "small_unet"
     for name, estimator in (ESTIMATORS | (ESTIMATORS_UNET if unet else {})).items():
         estimate(context, menu, keys, estimator, place / f"{name}.jsonl")
+    fits = Calibrated().job(context.trace, menu, context.task, "cpu")
     for seed in range(options.seeds):
         seeded = (LONG_UNET if unet else LONG).model_copy(update={"seed": seed})
-        long_training(context, menu, keys, seeded, place / f"long-training-{seed}.jsonl", options.workers)
+        for name in options.starts:
+            job = LongTraining(context, menu, seeded, fits if name == "calibrated" else None)
+            long_training(job, keys, truth_path(place, name, seed), options.workers)
     print("\n".join(markdown(place)))
 
 

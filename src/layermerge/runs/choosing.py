@@ -12,16 +12,19 @@ from layermerge.files import document_digest
 from layermerge.runs.context import Context
 from layermerge.runs.recipe import Settings
 from layermerge.runs.records import Choice
-from layermerge.runs.steps import Menu, measure_importance_step, measure_latency_step, menu_of, original_copies
+from layermerge.runs.steps import (
+    measure_importance_step,
+    measure_latency_step,
+    menu_of,
+    original_copies,
+    whole_scores,
+)
 from layermerge.solving.budget import budget_ms
 from layermerge.solving.learning import Bench
 from layermerge.solving.meet_budget import meet_budget_on
-from layermerge.solving.whole_choices import corrected_by_wholes
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.cost import table_cost
-from layermerge.tables.estimators.calibrated import CalibratedJob
-from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Table
 
 
@@ -48,23 +51,13 @@ def choose(context: Context, method: str, budget: str) -> Choice:
         lambda candidates: merge(rewrite(context.trace, candidates)),
         context.runtime.clocks,
     )
-    if objective == "delta":
-        scores = _held_against_wholes(context, menu, fresh, scores, budget)
+    if wholes := whole_scores(context, menu, latency):
+        scores = wholes.around(scores, budget_ms(budget, latency.original_ms))
     solution = meet_budget_on(bench, menu.plan, latency, scores, budget=budget, objective=objective)
     cost = table_cost(menu.plan, scores, latency)
     choice = Choice(stamp, name, method, objective, budget, latency.original_ms, solution, cost)
     context.directory.write_choice(choice)
     return choice
-
-
-def _held_against_wholes(context: Context, menu: Menu, latency: LatencyTable, scores: Table, budget: str) -> Table:
-    """The scores, corrected by whole choices around the budget where the estimator can score these."""
-    settings = context.settings
-    job = settings.estimator.job(context.trace, menu.plan, context.task, settings.device)
-    if not isinstance(job, CalibratedJob):
-        return scores
-    allowed = budget_ms(budget, latency.original_ms)
-    return corrected_by_wholes(menu.plan, latency, scores, allowed, job.whole, context.directory.importance)
 
 
 def _value(scores: Table, key: str) -> float | None:

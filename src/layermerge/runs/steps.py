@@ -32,10 +32,12 @@ from layermerge.runtimes.base import Copies, Pass, Runtime
 from layermerge.runtimes.exporting import export
 from layermerge.runtimes.recording import Recording
 from layermerge.solving.side_by_side import measured_beside
+from layermerge.solving.whole_choices import WholeScores
 from layermerge.surgery.merge import MergedModule, merge
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
 from layermerge.tables.bounds import Stakes
 from layermerge.tables.branches import Branch, branch_maker, branches_of
+from layermerge.tables.estimators.calibrated import CalibratedJob
 from layermerge.tables.importance import ImportancePart, measure_importance_by
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.measuring import LatencyJob
@@ -177,7 +179,20 @@ def measure_latency_from_files(
 def measure_importance_step(context: Context, menu: Menu, latency: LatencyTable, shard: Shard = WHOLE_TABLE) -> Table:
     settings, path = context.settings, context.directory.importance
     part = ImportancePart(path, settings.make_executor(), settings.device, shard)
-    return measure_importance_by(settings.estimator, context.trace, menu.plan, context.task, latency.fresh, part)
+    scores = measure_importance_by(settings.estimator, context.trace, menu.plan, context.task, latency.fresh, part)
+    wholes = whole_scores(context, menu, latency) if shard == WHOLE_TABLE else None
+    return wholes.along_the_frontier(scores) if wholes else scores
+
+
+def whole_scores(context: Context, menu: Menu, latency: LatencyTable) -> WholeScores | None:
+    """Where divergences are summed, whole networks tell what does not add up."""
+    settings = context.settings
+    if settings.objective != "delta":
+        return None
+    job = settings.estimator.job(context.trace, menu.plan, context.task, settings.device)
+    if not isinstance(job, CalibratedJob):
+        return None
+    return WholeScores(menu.plan, latency.fresh, job.whole, context.directory.importance, settings.make_executor())
 
 
 def original_ms(context: Context) -> float:

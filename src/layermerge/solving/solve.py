@@ -2,20 +2,24 @@
 
 In: a `Plan`, its latency table, and how much each candidate changes the score (D). Out: the whole `Frontier`.
 A candidate scores exp(D) where a conv is kept; a merge that loses nothing scores what its layers do. One that keeps none is
-no layer and earns no layer's credit: exp(D) - 1, or exp(D) where the method never merges. Candidates whose row failed or was
-ruled out are not on the menu.
+no layer and earns no layer's credit: exp(D) - 1, or exp(D) where the method never merges. Divergences are summed in the unit
+in which they add up, and held against whole networks (`divergences`). Candidates whose row failed or was ruled out are not on
+the menu.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 
 from layermerge.arguments import checked
 from layermerge.errors import TableError
 from layermerge.planning.candidate import Candidate
 from layermerge.planning.plan import Plan
+from layermerge.solving.divergences import Losses, losses_of
+from layermerge.solving.estimated_score import EstimatedScore, can_estimate, score_curve
 from layermerge.solving.frontier import Frontier, build_frontier
 from layermerge.solving.labels import LARGEST, Option
 from layermerge.tables.bounds import Objective, usual_objective
@@ -44,6 +48,7 @@ def solve(
     _require_of_plan(plan, latency, scores)
     objective = objective or objective_of(scores)
     name = scores.name if isinstance(scores, Table) else "the scores"
+    losses = losses_of(scores) if objective == "delta" and isinstance(scores, Table) and _calibrated(scores) else None
     options, left_out = [], 0
     for candidate in plan.candidates:
         milliseconds, change = latency.of(candidate), _change(candidate, scores)
@@ -52,7 +57,10 @@ def solve(
                 f"{name}: value of '{candidate.key}' is {change:g}, too large for a change of the score; measure it again"
             )
         if milliseconds is not None and change is not None:
-            score = change if objective == "delta" else _score(candidate, change, plan.method)
+            if losses is not None:
+                score = -losses.alone.get(candidate.key, 0.0)
+            else:
+                score = change if objective == "delta" else _score(candidate, change, plan.method)
             options.append(Option(candidate.start, candidate.end, milliseconds, score, candidate.key))
         elif not _calibrated(scores) and (latency.bounds(candidate) or _unscored_bound(candidate, scores)):
             left_out += _could_win(candidate, change, objective)
@@ -69,7 +77,17 @@ def solve(
         original_ms=latency.original_ms,
         fixed_ms=latency.fixed_ms,
         tick_ms=tick_ms,
+        pairs={pair: -term for pair, term in losses.neighbours.items()} if losses else None,
+        estimate=_estimate(scores, losses),
     )
+
+
+def _estimate(scores: Scores, losses: Losses | None) -> Callable[[float], EstimatedScore] | None:
+    """What importance says of the score, where whole networks were scored."""
+    if losses is None or not isinstance(scores, Table) or not can_estimate(scores):
+        return None
+    curve = cache(lambda: score_curve(scores, losses))
+    return lambda importance: curve()(-importance)
 
 
 def objective_of(scores: Scores) -> Objective:

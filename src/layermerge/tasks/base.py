@@ -65,6 +65,11 @@ class Task(ABC):
     ceiling: float
     """No network can score more than this."""
 
+    @property
+    def score_kind(self) -> ScoreKind:
+        """What `evaluate` gives: a share, or a loss with its sign turned, which no network brings above 0."""
+        return "share" if self.ceiling > 0 else "loss"
+
     def for_original(self, original: nn.Module) -> Task:
         """The task of making this network faster; most are the same for all, and return themselves."""
         del original

@@ -52,6 +52,7 @@ class Job(ABC):
         """What rows depend on: the network and its weights, the data, how entries are scored."""
         provenance: dict[str, Scalar] = {"kind": "importance", "network": self.plan.network}
         provenance["weights"] = weights_digest(self.trace.module)
+        provenance["score"] = self.task.score_kind
         provenance |= {f"task.{name}": value for name, value in self.task.describe().items()}
         if self.device != "cpu":
             provenance["device"] = self.device

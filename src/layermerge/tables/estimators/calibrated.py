@@ -25,7 +25,7 @@ from layermerge.planning.candidate import Candidate
 from layermerge.planning.plan import Plan
 from layermerge.runtimes.torch_eager import torch_threads
 from layermerge.surgery.check import require_finite
-from layermerge.surgery.rewrite import rewrite
+from layermerge.surgery.rewrite import RewrittenModule, rewrite
 from layermerge.tables.estimators.base import BASELINE, Estimator, Job
 from layermerge.tables.table import Row, Scalar
 from layermerge.tasks.base import Task, held_out_score
@@ -71,15 +71,21 @@ class CalibratedJob(Job):
         return Row(key=BASELINE, value=score)
 
     def _compare(self, key: str) -> Row:
-        net = with_mean_gates(rewrite(self.trace, [self.plan[key]]), self.task).to(self._original.device)
-        return _row(key, self._trials.divergence(net))
+        return _row(key, self.fitted([self.plan[key]])[1])
+
+    def fitted(self, candidates: Sequence[Candidate], *, everything: bool = False) -> tuple[RewrittenModule, Tensor]:
+        """The network of these candidates, fitted, and its divergence from the original on each image that is scored.
+
+        Fitted are the changed ranges and what reads them, or all places behind the first change.
+        """
+        net = with_mean_gates(rewrite(self.trace, candidates), self.task).to(self._original.device)
+        return net, self._trials.divergence(net, everything=everything)
 
     def whole(self, candidates: Sequence[Candidate]) -> Row:
         """All places behind the first change are fitted; what the task says of the network then is its score."""
         started = time.perf_counter()
         with torch_threads(1):
-            net = with_mean_gates(rewrite(self.trace, candidates), self.task).to(self._original.device)
-            found = self._trials.divergence(net, everything=True)
+            net, found = self.fitted(candidates, everything=True)
             row = _row("whole", found) if bool(found.isfinite().all()) else Row(key="whole", value=-FAR)
             score = held_out_score(self.task, net)
         seconds = round(time.perf_counter() - started, 2)

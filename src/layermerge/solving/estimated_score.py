@@ -1,0 +1,105 @@
+"""Estimated scores: what the task would say of a choice that nobody has built yet, before any training.
+
+In: a table of divergences with whole networks in it, each of which was scored by the task. Out: a curve from the loss of a
+choice to its score, with the interval in which 95 of 100 lie: how far each of the whole networks is from what the others say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from layermerge.solving.divergences import Losses, losses_of, whole_rows
+from layermerge.solving.labels import Floats
+from layermerge.tables.estimators.base import BASELINE
+from layermerge.tables.table import Table
+from layermerge.tasks.base import ScoreKind
+
+FEWEST = 4
+"""Whole networks below which nothing is estimated."""
+_NEAREST = 4
+"""How many of the whole networks say how far an estimate is off."""
+_TWICE = 2.0
+
+
+@dataclass(frozen=True)
+class EstimatedScore:
+    """The task's score on held-out images; off by less than `error` in 95 of 100 cases."""
+
+    value: float
+    error: float
+    kind: ScoreKind = "share"
+
+    def __str__(self) -> str:
+        if self.kind == "share":
+            return f"{100 * self.value:.1f} ± {100 * self.error:.1f} %"
+        return f"{-self.value:.4g} ± {self.error:.2g}"
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreCurve:
+    """Scores by loss: the more is lost, the lower the score."""
+
+    losses: Floats
+    scores: Floats
+    at: Floats
+    """Losses at which the error is known."""
+    errors: Floats
+    kind: ScoreKind
+
+    def __call__(self, loss: float) -> EstimatedScore:
+        nearest = np.argsort(np.abs(self.at - loss), kind="stable")[:_NEAREST]
+        error = _TWICE * float(np.sqrt(np.mean(self.errors[nearest] ** 2)))
+        return EstimatedScore(_read(self.losses, self.scores, loss), error if loss > 0 else 0.0, self.kind)
+
+
+def can_estimate(table: Table) -> bool:
+    """Whether enough whole networks were scored."""
+    return BASELINE in table and sum(row.score is not None for row in whole_rows(table)) >= FEWEST
+
+
+def score_curve(table: Table, losses: Losses) -> ScoreCurve:
+    """From the whole networks in a table and its untouched network."""
+    wholes = [row for row in whole_rows(table) if row.score is not None]
+    untouched = table[BASELINE].value or 0.0
+    at = np.array([losses.of_whole(row.parts) for row in wholes])
+    scores = np.array([row.score or 0.0 for row in wholes])
+    errors = []
+    for place, row in enumerate(wholes):
+        others = np.arange(len(wholes)) != place
+        expected = losses_of(table, but=row.key).of_whole(row.parts)
+        errors.append(scores[place] - _read(*_falling(at[others], scores[others], untouched), expected))
+    kind: ScoreKind = "loss" if table.provenance.get("score") == "loss" else "share"
+    return ScoreCurve(*_falling(at, scores, untouched), at, np.array(errors), kind)
+
+
+def _read(losses: Floats, scores: Floats, loss: float) -> float:
+    return float(np.interp(loss, losses, scores))
+
+
+def _falling(losses: Floats, scores: Floats, untouched: float) -> tuple[Floats, Floats]:
+    """The curve nearest to the scores that never rises, from the untouched network on."""
+    order = np.argsort(losses, kind="stable")
+    fitted = falling_fit(np.minimum(scores[order], untouched))
+    return np.concatenate([[0.0], losses[order]]), np.concatenate([[untouched], fitted])
+
+
+def falling_fit(values: Sequence[float] | Floats) -> Floats:
+    """The nearest sequence, by squares, that never rises: neighbours that do are replaced by their mean.
+
+    >>> falling_fit([3.0, 1.0, 2.0, 0.0]).tolist()
+    [3.0, 1.5, 1.5, 0.0]
+    """
+    means: list[float] = []
+    counts: list[int] = []
+    for value in values:
+        mean, count = float(value), 1
+        while means and means[-1] < mean:
+            earlier = counts.pop()
+            mean = (means.pop() * earlier + mean * count) / (earlier + count)
+            count += earlier
+        means.append(mean)
+        counts.append(count)
+    return np.repeat(means, counts)
