@@ -14,7 +14,8 @@ import layermerge as lm
 import zoo
 from context_runtime import ContextRuntime
 from layermerge.planning.candidate import Candidate
-from layermerge.solving.whole_choices import corrected_by_wholes, whole_key
+from layermerge.solving.divergences import ADDS_UP, losses_of
+from layermerge.solving.whole_choices import MOST_NEAR, WholeScores, whole_key
 from layermerge.tables.estimates import fit_to_sums
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Row, Table, TableWriter
@@ -32,8 +33,10 @@ class Truth:
         self.asked: list[str] = []
 
     def loss(self, chosen: Sequence[Candidate]) -> float:
+        """Of the whole: a divergence whose power adds up, and more of it for every change beyond the first."""
         changes = [one for one in chosen if one.changes]
-        return sum(self.alone[one.key] for one in changes) - self.together * max(0, len(changes) - 1)
+        total = sum((-self.alone[one.key]) ** ADDS_UP for one in changes) + self.together * max(0, len(changes) - 1)
+        return -float(total ** (1 / ADDS_UP))
 
     def whole(self, chosen: Sequence[Candidate]) -> Row:
         self.asked.append(whole_key(chosen))
@@ -58,6 +61,10 @@ def halfway(table: LatencyTable, scores: Table) -> float:
     return 0.5 * (lm.solve(table.plan, table, scores).smallest_ms + table.original_ms)
 
 
+def wholes(table: LatencyTable, truth: Truth, path: Path) -> WholeScores:
+    return WholeScores(table.plan, table, truth.whole, path)
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["basic", "inverted", "depthwise_chain"])
 def test_the_choice_is_no_worse_as_a_whole_and_often_better(name: str, seed: int, tmp_path: Path) -> None:
@@ -65,25 +72,27 @@ def test_the_choice_is_no_worse_as_a_whole_and_often_better(name: str, seed: int
     truth = Truth(table.plan, seed, together=0.4)
     scores = written(tmp_path / "t.jsonl", truth)
     allowed = halfway(table, scores)
-    corrected = corrected_by_wholes(table.plan, table, scores, allowed, truth.whole, tmp_path / "t.jsonl")
-    before, after = (lm.solve(table.plan, table, one).within(allowed) for one in (scores, corrected))
+    known = wholes(table, truth, tmp_path / "t.jsonl").around(scores, allowed)
+    before, after = (lm.solve(table.plan, table, one).within(allowed) for one in (scores, known))
     assert truth.loss(after.candidates) >= truth.loss(before.candidates) - 1e-9
-    assert len(truth.asked) == len(set(truth.asked)) <= 12, "each network once"
+    assert len(truth.asked) == len(set(truth.asked)) <= MOST_NEAR, "each network once"
     rows = Table.read(tmp_path / "t.jsonl").rows
     assert {row.key for row in rows.values() if row.parts} == set(truth.asked)
+    losses = losses_of(known)
     for key in truth.asked:
-        total = sum(corrected[part].value or 0.0 for part in rows[key].parts if part in truth.alone)
-        assert total == pytest.approx(rows[key].value, abs=0.05), "what was seen whole is what its parts add up to"
+        whole = -(rows[key].value or 0.0)
+        assert losses.of_whole(rows[key].parts) == pytest.approx(whole**ADDS_UP, rel=0.1), "what was seen is explained"
 
 
 def test_what_adds_up_stays_as_it_is(tmp_path: Path) -> None:
     table = latency("inverted", tmp_path)
     truth = Truth(table.plan, 0, together=0.0)
     scores = written(tmp_path / "t.jsonl", truth)
-    given = (table.plan, table, scores, halfway(table, scores))
-    corrected = corrected_by_wholes(*given, truth.whole, tmp_path / "t.jsonl")
+    known = wholes(table, truth, tmp_path / "t.jsonl").around(scores, halfway(table, scores))
+    losses = losses_of(known)
     for key, value in truth.alone.items():
-        assert corrected[key].value == pytest.approx(value, abs=1e-9)
+        assert losses.alone[key] == pytest.approx((-value) ** ADDS_UP, rel=1e-9)
+    assert all(abs(term) < 1e-9 for term in losses.neighbours.values())
 
 
 def test_a_second_time_nothing_is_scored_and_after_an_interruption_the_same_comes_out(tmp_path: Path) -> None:
@@ -91,19 +100,24 @@ def test_a_second_time_nothing_is_scored_and_after_an_interruption_the_same_come
     truth = Truth(table.plan, 4, together=0.4)
     path = tmp_path / "t.jsonl"
     scores = written(path, truth)
-    given = (table.plan, table, scores, halfway(table, scores))
-    first = corrected_by_wholes(*given, truth.whole, path)
+    allowed = halfway(table, scores)
+    scorer = wholes(table, truth, path)
+
+    def run() -> bytes:
+        given = Table.read(path)
+        scorer.around(scorer.along_the_frontier(given), allowed)
+        return path.read_bytes()
+
+    whole_text = run()
     asked = list(truth.asked)
-    assert len(asked) > 2
-    again = corrected_by_wholes(*given, truth.whole, path)
+    assert len(asked) > 4
+    assert run() == whole_text
     assert truth.asked == asked
-    assert {key: row.value for key, row in again.rows.items()} == {key: row.value for key, row in first.rows.items()}
-    whole_text = path.read_bytes()
     lines = whole_text.splitlines(keepends=True)
-    cut = next(place for place, line in enumerate(lines) if "parts" in json.loads(line))
-    path.write_bytes(b"".join(lines[: cut + 1]))
-    corrected_by_wholes(*given, truth.whole, path)
-    assert path.read_bytes() == whole_text
+    first = next(place for place, line in enumerate(lines) if "parts" in json.loads(line))
+    for cut in range(first, len(lines)):
+        path.write_bytes(b"".join(lines[:cut]))
+        assert run() == whole_text, f"interrupted before row {cut}"
 
 
 def test_fits_to_sums_are_those_of_the_textbook() -> None:

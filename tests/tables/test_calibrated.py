@@ -97,13 +97,15 @@ def test_steps_and_recipe_are_not_both_given(traced: lm.Trace, tmp_path: Path) -
         measure(traced, tmp_path / "t.jsonl", steps=3, recipe=Recipe(steps=3))
 
 
-def test_divergences_are_summed_as_they_are_by_default(traced: lm.Trace, table: Table, tmp_path: Path) -> None:
+def test_divergences_are_summed_in_the_unit_in_which_they_add_up(
+    traced: lm.Trace, table: Table, tmp_path: Path
+) -> None:
     menu = lm.plan(traced)
     latency = lm.measure_latency(menu, trace=traced, runtime="torch", path=tmp_path / "latency.jsonl")
     default = lm.solve(menu, latency, table)
     for index, point in enumerate(default.points):
         chosen = default.solution(index).candidates
-        total = sum((table[one.key].value or 0.0) for one in chosen if one.changes)
+        total = -sum((-(table[one.key].value or 0.0)) ** 0.75 for one in chosen if one.changes)
         assert point.importance == pytest.approx(total, abs=1e-12)
     assert default.points == lm.solve(menu, latency, table, objective="delta").points
 

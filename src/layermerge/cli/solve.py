@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import Enum
 from typing import Annotated, Any
 
@@ -60,6 +61,8 @@ def solve(
         measured_ms = latency.measured_whole(solution.candidates)
         facts = {"predicted": f"{predicted} ms"}
         facts |= {} if measured_ms is None else {"measured": f"{measured_ms:.3f} ms"}
+    if solution.estimated is not None:
+        facts["estimated"] = asdict(solution.estimated) if as_json else f"{solution.estimated} before any fine-tuning"
     facts["importance"] = solution.importance
     keys = [candidate.key for candidate in solution.candidates]
     convs = sum(len(candidate.kept) for candidate in solution.candidates)

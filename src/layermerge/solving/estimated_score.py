@@ -19,9 +19,10 @@ from layermerge.tasks.base import ScoreKind
 
 FEWEST = 4
 """Whole networks below which nothing is estimated."""
-_NEAREST = 4
-"""How many of the whole networks say how far an estimate is off."""
-_TWICE = 2.0
+_LEAST_SHARE = 0.25
+"""Of the mean fall of the score: no estimate is taken to be surer than one of so small a fall."""
+_WITHIN = 2.3
+"""Standard deviations within which 95 of 100 lie, where a dozen or so tell how large it is."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,15 @@ class ScoreCurve:
 
     losses: Floats
     scores: Floats
-    at: Floats
-    """Losses at which the error is known."""
-    errors: Floats
+    least_fall: float
+    off: float
+    """How far estimates are off, as a share of how far the score falls: one standard deviation."""
     kind: ScoreKind
 
     def __call__(self, loss: float) -> EstimatedScore:
-        nearest = np.argsort(np.abs(self.at - loss), kind="stable")[:_NEAREST]
-        error = _TWICE * float(np.sqrt(np.mean(self.errors[nearest] ** 2)))
-        return EstimatedScore(_read(self.losses, self.scores, loss), error if loss > 0 else 0.0, self.kind)
+        value = _read(self.losses, self.scores, loss)
+        error = _WITHIN * self.off * max(float(self.scores[0]) - value, self.least_fall)
+        return EstimatedScore(value, error if loss > 0 else 0.0, self.kind)
 
 
 def can_estimate(table: Table) -> bool:
@@ -66,13 +67,17 @@ def score_curve(table: Table, losses: Losses) -> ScoreCurve:
     untouched = table[BASELINE].value or 0.0
     at = np.array([losses.of_whole(row.parts) for row in wholes])
     scores = np.array([row.score or 0.0 for row in wholes])
-    errors = []
+    least_fall = _LEAST_SHARE * float(np.maximum(untouched - scores, 0.0).mean())
+    off = []
     for place, row in enumerate(wholes):
         others = np.arange(len(wholes)) != place
-        expected = losses_of(table, but=row.key).of_whole(row.parts)
-        errors.append(scores[place] - _read(*_falling(at[others], scores[others], untouched), expected))
+        loss = losses_of(table, but=row.key).of_whole(row.parts)
+        expected = _read(*_falling(at[others], scores[others], untouched), loss)
+        fall = max(untouched - expected, least_fall)
+        off.append((scores[place] - expected) / fall if fall > 0 else 0.0)
     kind: ScoreKind = "loss" if table.provenance.get("score") == "loss" else "share"
-    return ScoreCurve(*_falling(at, scores, untouched), at, np.array(errors), kind)
+    spread = float(np.sqrt(np.mean(np.square(off))))
+    return ScoreCurve(*_falling(at, scores, untouched), least_fall, spread, kind)
 
 
 def _read(losses: Floats, scores: Floats, loss: float) -> float:

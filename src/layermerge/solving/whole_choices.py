@@ -25,7 +25,7 @@ from layermerge.tables.table import Row, Table
 
 Whole = Callable[[Sequence[Candidate]], Row]
 
-ALONG = (0.85, 0.7, 0.55, 0.4, 0.25, 0.1)
+ALONG = (0.85, 0.7, 0.55, 0.4, 0.25, 0.1, 0.0)
 """Where along the frontier, from the fastest choice (0) to the network as it is (1)."""
 AROUND = (1.0, 0.97, 0.94)
 """Shares of the budget at which choices are looked at: the closed loop may have to ask for a little less."""
