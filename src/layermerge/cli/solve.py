@@ -61,9 +61,13 @@ def solve(
         measured_ms = latency.measured_whole(solution.candidates)
         facts = {"predicted": f"{predicted} ms"}
         facts |= {} if measured_ms is None else {"measured": f"{measured_ms:.3f} ms"}
-    if solution.estimated is not None:
-        facts["estimated"] = asdict(solution.estimated) if as_json else f"{solution.estimated} before any fine-tuning"
-    facts["importance"] = solution.importance
+    if as_json:
+        facts["importance"] = solution.importance
+        facts["estimated"] = asdict(solution.estimated) if solution.estimated else None
+    elif solution.estimated is None:
+        facts["importance"] = solution.importance
+    else:  # which says more to people
+        facts["estimated"] = f"{solution.estimated} before any fine-tuning"
     keys = [candidate.key for candidate in solution.candidates]
     convs = sum(len(candidate.kept) for candidate in solution.candidates)
     report(as_json, {**facts, "candidates": keys if as_json else len(keys), "convs_kept": convs})

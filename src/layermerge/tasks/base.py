@@ -65,6 +65,9 @@ class Task(ABC):
     ceiling: float
     """No network can score more than this."""
 
+    imitates = False
+    """Whether its loss is already how far outputs are from the original's, so that there is nothing to distil."""
+
     @property
     def score_kind(self) -> ScoreKind:
         """What `evaluate` gives: a share, or a loss with its sign turned, which no network brings above 0."""

@@ -50,6 +50,7 @@ class Imitation(Task):
     """
 
     ceiling = 0.0
+    imitates = True
 
     @checked(DataError)
     def __init__(

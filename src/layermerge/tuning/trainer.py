@@ -35,7 +35,7 @@ class Trainer:
         self, net: nn.Module, task: Task, recipe: Recipe, *, teacher: nn.Module | None = None, group: Group = ALONE
     ) -> None:
         self.net, self.task, self.recipe, self.group = net, task, recipe, group
-        self.teacher = Teacher.of(recipe, net, teacher)
+        self.teacher = None if task.imitates else Teacher.of(recipe, net, teacher)
         self.share = group.share_batches_of(recipe.batch_size)
         per_epoch = task.steps_per_epoch(recipe.batch_size, recipe.subset)
         if per_epoch < 1:
