@@ -4,8 +4,8 @@
 
 RUN_DIR is a run with calibrated importance (`layermerge compress` leaves one). Choices are drawn around the frontier, from
 mild to tight budgets, with values shaken at random, so that they are not only those that the solver likes; each is built,
-fitted and scored whole. For each unit (the divergence, its root, accuracy): R2 of whole networks against sums, around the best
-line through zero, and the rank correlation. Resumes; rows go to RUN_DIR/additivity.jsonl.
+fitted and scored whole. For each unit (powers of the divergence, the task's score): R2 of whole networks against sums, around the
+best line through zero, and the rank correlation. Resumes; rows go to RUN_DIR/additivity.jsonl.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from layermerge.tables.table import Row, Table  # noqa: E402
 
 SHARES = tuple(share / 100 for share in range(95, 30, -5))
 DRAWS = 4
+POWERS = (1.0, 0.9, 0.8, 0.75, 0.7, 0.6, 0.5)
 SHAKEN = 0.7
 """Standard deviation of the logarithm that values are multiplied by."""
 
@@ -95,17 +96,19 @@ def report(run_dir: Path) -> list[str]:
     base = scores[BASELINE].value
     wholes = [found[name] for name in choices if found[name].status == "ok"]
 
-    def losses(row: Row) -> dict[str, float]:
-        divergence, score = -(row.value or 0.0), row.score if row.score is not None else 0.0
-        return {"divergence": divergence, "root of the divergence": divergence**0.5, "score": (base or 0.0) - score}
+    def powered(row: Row, power: float) -> float:
+        return max(-(row.value or 0.0), 0.0) ** power
+
+    def lost(row: Row) -> float:
+        return (base or 0.0) - (row.score or 0.0)
 
     lines = []
-    for unit in losses(wholes[0]):
-        sums = [sum(losses(found[key])[unit] for key in row.parts if key in found) for row in wholes]
-        lines.append(f"| {run_dir.name} | {unit} | {agreement(sums, [losses(row)[unit] for row in wholes])} |")
-    in_table = [sum(-(scores[key].value or 0.0) for key in row.parts if key in found) for row in wholes]
-    whole = [losses(row)["divergence"] for row in wholes]
-    return [*lines, f"| {run_dir.name} | divergence, as in the table | {agreement(in_table, whole)} |"]
+    for power in POWERS:
+        sums = [sum(powered(scores[key], power) for key in row.parts if key in found) for row in wholes]
+        unit = f"divergence to the power {power:g}"
+        lines.append(f"| {run_dir.name} | {unit} | {agreement(sums, [powered(row, power) for row in wholes])} |")
+    sums = [sum(lost(found[key]) for key in row.parts if key in found) for row in wholes]
+    return [*lines, f"| {run_dir.name} | score | {agreement(sums, list(map(lost, wholes)))} |"]
 
 
 def main() -> None:
