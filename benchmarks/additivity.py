@@ -4,7 +4,7 @@
 
 RUN_DIR is a run with calibrated importance (`layermerge compress` leaves one). Choices are drawn around the frontier, from
 mild to tight budgets, with values shaken at random, so that they are not only those that the solver likes; each is built,
-fitted and scored whole. For each unit (powers of the divergence, the task's score): R2 of whole networks against sums, around the
+fitted and scored whole. For each unit (powers of the divergence, the score): R2 of whole networks against sums, around the
 best line through zero, and the rank correlation. Resumes; rows go to RUN_DIR/additivity.jsonl.
 """
 
@@ -97,7 +97,7 @@ def report(run_dir: Path) -> list[str]:
     wholes = [found[name] for name in choices if found[name].status == "ok"]
 
     def powered(row: Row, power: float) -> float:
-        return max(-(row.value or 0.0), 0.0) ** power
+        return float(max(-(row.value or 0.0), 0.0) ** power)
 
     def lost(row: Row) -> float:
         return (base or 0.0) - (row.score or 0.0)

@@ -39,7 +39,7 @@ SCORED = 512
 """Held-out images that outputs are compared on, at most."""
 FAR = 1e3
 """The divergence of a network whose outputs are not finite."""
-_FITTED, _WITH_NORMS = 2 / 3, 1 / 3
+_FITTED, _WITH_NORMS = 0.8, 0.2
 """Exponents of the divergence after the fits, and of that with nothing but norms estimated anew."""
 _FITS = 2
 """How entries are fitted; raised with every change to it, since rows that were fitted otherwise do not mix."""
