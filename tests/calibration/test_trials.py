@@ -78,7 +78,7 @@ def test_a_divergence_is_that_of_the_network_as_it_comes_out(name: str) -> None:
     shared, scored = trials(name, traced)
     for candidate in some_of(name, traced, 6):
         net = lm.rewrite(traced, [candidate])
-        found = shared.divergence(net).fitted
+        found = shared.divergence(net)
         expected = error_by_hand(net, traced.module, scored)
         assert found.tolist() == pytest.approx(expected, rel=1e-3, abs=1e-9), candidate.key
         lm.merge(net)  # which compares it, region by region
@@ -89,9 +89,9 @@ def test_what_is_held_from_one_trial_to_the_next_changes_nothing(name: str) -> N
     traced = zoo.traced(name)
     chosen = some_of(name, traced, 6)
     shared, _ = trials(name, traced)
-    in_order = [shared.divergence(lm.rewrite(traced, [one])).fitted for one in chosen]
-    backwards = [shared.divergence(lm.rewrite(traced, [one])).fitted for one in chosen[::-1]][::-1]
-    alone = [trials(name, traced)[0].divergence(lm.rewrite(traced, [one])).fitted for one in chosen]
+    in_order = [shared.divergence(lm.rewrite(traced, [one])) for one in chosen]
+    backwards = [shared.divergence(lm.rewrite(traced, [one])) for one in chosen[::-1]][::-1]
+    alone = [trials(name, traced)[0].divergence(lm.rewrite(traced, [one])) for one in chosen]
     for first, second, third in zip(in_order, backwards, alone, strict=True):
         assert torch.equal(first, second)
         assert torch.equal(first, third)
@@ -99,7 +99,7 @@ def test_what_is_held_from_one_trial_to_the_next_changes_nothing(name: str) -> N
 
 def test_nothing_changed_is_no_divergence() -> None:
     traced = zoo.traced("inverted")
-    found = trials("inverted", traced)[0].divergence(lm.rewrite(traced, [])).fitted
+    found = trials("inverted", traced)[0].divergence(lm.rewrite(traced, []))
     assert found.tolist() == [0.0] * 5
 
 
@@ -112,7 +112,7 @@ def test_an_activation_that_never_clips_costs_nothing() -> None:
     traced = lm.trace(model, random_tensor(2, 3, 8, 8))
     batches = [Inputs.of(random_tensor(10, 3, 8, 8, seed=seed)) for seed in range(4)]
     tried = Trials(traced.module.eval(), Sample(tuple(batches[:2]), (batches[2],), 30), batches[3:], relative_error)
-    assert float(tried.divergence(lm.rewrite(traced, [lm.plan(traced)["0-2:1x1g1"]])).fitted.max()) < 1e-10
+    assert float(tried.divergence(lm.rewrite(traced, [lm.plan(traced)["0-2:1x1g1"]])).max()) < 1e-10
 
 
 def test_what_reads_a_change_is_fitted_and_what_lies_behind_is_not() -> None:
@@ -158,19 +158,5 @@ def test_whole_choices_with_merges_that_lose_nothing_are_what_comes_out(everythi
     batches = [Inputs.of(random_tensor(10, 3, 8, 8, seed=seed)) for seed in range(4)]
     tried = Trials(traced.module.eval(), Sample(tuple(batches[:2]), (batches[2],), 30), batches[3:], relative_error)
     net = lm.rewrite(traced, [free, changed])
-    found = tried.divergence(net, everything=everything).fitted
+    found = tried.divergence(net, everything=everything)
     assert found.tolist() == pytest.approx(error_by_hand(net, traced.module, batches[3:]), rel=1e-3, abs=1e-9)
-
-
-def test_norms_are_estimated_anew_before_anything_is_fitted() -> None:
-    """Against torch's own way to take the statistics of norms anew."""
-    torch.manual_seed(0)
-    parts = [nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU()]
-    traced = lm.trace(nn.Sequential(*parts, nn.Conv2d(6, 4, 1)).eval(), random_tensor(2, 3, 8, 8))
-    batches = [Inputs.of(random_tensor(10, 3, 8, 8, seed=seed)) for seed in range(4)]
-    tried = Trials(traced.module.eval(), Sample(tuple(batches[:2]), (batches[2],), 30), batches[3:], relative_error)
-    chosen = [lm.plan(traced)["0-2:5x5g1"]]
-    found = tried.divergence(lm.rewrite(traced, chosen)).with_norms
-    by_hand = lm.rewrite(traced, chosen)
-    torch.optim.swa_utils.update_bn((batch.args[0] for batch in batches[:2]), by_hand)
-    assert found.tolist() == pytest.approx(error_by_hand(by_hand, traced.module, batches[3:]), rel=1e-4)

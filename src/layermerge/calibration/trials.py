@@ -3,14 +3,13 @@
 In: the original, unlabelled images, and rewritten networks one after another. Out: the divergence of each from the original's
 outputs, image by image, on images that no fit has seen. What lies before the first change is the original's own: it is
 computed once and held, up to a number of bytes, and so are Gram matrices of what is read there. A trial costs its fits and
-five passes of the rest: for the statistics of norms and for the outputs, before and after the fits, and for linear layers.
-Trials in the order of their ranges never compute anything of the original twice.
+three passes of the rest: for the statistics of norms, for linear layers, and for the outputs. Trials in the order of their
+ranges never compute anything of the original twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,15 +35,6 @@ Diverge = Callable[[Any, Any], Tensor]
 """How far outputs are from the original's, image by image."""
 
 
-@dataclass(frozen=True)
-class Tried:
-    """How far a network is from its original, image by image."""
-
-    with_norms: Tensor
-    """With nothing but the statistics of its norms taken anew: how far training would have to go."""
-    fitted: Tensor
-
-
 class Trials:
     """Tries networks that were rewritten from one original, each by itself."""
 
@@ -58,7 +48,7 @@ class Trials:
             self._outputs = list(Walk(original, scored, 0).returned())
 
     @torch.no_grad()
-    def divergence(self, net: RewrittenModule, *, everything: bool = False) -> Tried:
+    def divergence(self, net: RewrittenModule, *, everything: bool = False) -> Tensor:
         """Of each image that is scored; changes the network.
 
         Fitted are the changed ranges and what reads them, then, norms having been estimated anew, linear layers; or
@@ -67,20 +57,14 @@ class Trials:
         net.eval()
         same = unchanged(net, self.original)
         if (first := first_change(net, same)) is None:
-            nothing = torch.cat([self.diverge(outputs, outputs) for outputs in self._outputs])
-            return Tried(nothing, nothing)
+            return torch.cat([self.diverge(outputs, outputs) for outputs in self._outputs])
         pairs = (self._pair(self._fitted, net, same, first), self._pair(self._held_out, net, same, first))
-        reestimate(stale_norms(net, same), pairs[0].student)
-        with_norms = self._compare(net, same)
         near = near_changes(net, same)
         NetworkFit(net, self.original, pairs, QUICK).run(lambda place: everything or place.region in near)
         reestimate(stale_norms(net, same), pairs[0].student)
         if not everything:
             NetworkFit(net, self.original, pairs, QUICK).run(lambda place: place.region is None)
-        return Tried(with_norms, self._compare(net, same))
-
-    def _compare(self, net: RewrittenModule, same: Counterparts) -> Tensor:
-        first = first_change(net, same)  # anew: a fit may have replaced the node
+        first = first_change(net, same)  # a fit may have replaced the node
         assert first is not None, "what differed still does"
         returned = self._scored.behind(net, same, first, 0).returned()
         return torch.cat([self.diverge(mine, theirs) for mine, theirs in zip(returned, self._outputs, strict=True)])

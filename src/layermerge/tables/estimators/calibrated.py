@@ -1,10 +1,8 @@
 """Calibrated: how far the outputs of a network with this one candidate are from the original's, after closed-form fits.
 
 No training and no labels: the changed range is fitted to the original's map at its end, norms are estimated anew, and the
-divergence of the outputs is taken on held-out images. What a training makes of the network depends, too, on how far it is
-from the original before any fit: the two divergences are put together as powers whose exponents make one, which ranks
-candidates as a long training does better than either (benchmarks/estimators.py). D is the negative, so no candidate gains
-anything; the row's spread is the standard error over the images.
+divergence of the outputs is taken on held-out images. D is its negative, so no candidate gains anything, and the standard
+error over the images is the row's spread.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from torch import Tensor
 
 from layermerge.calibration.mean_gates import with_mean_gates
 from layermerge.calibration.sample import Sample, batch_size_for, held_out_inputs
-from layermerge.calibration.trials import Trials, Tried
+from layermerge.calibration.trials import Trials
 from layermerge.errors import DataError, TableError
 from layermerge.planning.candidate import Candidate
 from layermerge.planning.plan import Plan
@@ -39,9 +37,7 @@ SCORED = 512
 """Held-out images that outputs are compared on, at most."""
 FAR = 1e3
 """The divergence of a network whose outputs are not finite."""
-_FITTED, _WITH_NORMS = 0.8, 0.2
-"""Exponents of the divergence after the fits, and of that with nothing but norms estimated anew."""
-_FITS = 2
+_FITS = 1
 """How entries are fitted; raised with every change to it, since rows that were fitted otherwise do not mix."""
 
 
@@ -75,13 +71,10 @@ class CalibratedJob(Job):
         return Row(key=BASELINE, value=score)
 
     def _compare(self, key: str) -> Row:
-        found = self.fitted([self.plan[key]])[1]
-        if not bool(found.fitted.isfinite().all()):
-            raise ArithmeticError(f"the divergence is {float(found.fitted.mean())}")
-        return _row(key, found)
+        return _row(key, self.fitted([self.plan[key]])[1])
 
-    def fitted(self, candidates: Sequence[Candidate], *, everything: bool = False) -> tuple[RewrittenModule, Tried]:
-        """The network of these candidates, fitted, and how far it is from the original on each image that is scored.
+    def fitted(self, candidates: Sequence[Candidate], *, everything: bool = False) -> tuple[RewrittenModule, Tensor]:
+        """The network of these candidates, fitted, and its divergence from the original on each image that is scored.
 
         Fitted are the changed ranges and what reads them, or all places behind the first change.
         """
@@ -93,8 +86,7 @@ class CalibratedJob(Job):
         started = time.perf_counter()
         with torch_threads(1):
             net, found = self.fitted(candidates, everything=True)
-            finite = bool(found.fitted.isfinite().all())
-            row = _row("whole", found) if finite else Row(key="whole", value=-FAR)
+            row = _row("whole", found) if bool(found.isfinite().all()) else Row(key="whole", value=-FAR)
             score = held_out_score(self.task, net)
         seconds = round(time.perf_counter() - started, 2)
         parts = tuple(candidate.key for candidate in candidates)
@@ -128,17 +120,9 @@ class CalibratedJob(Job):
         return {"estimator": "calibrated", "images": self.images, "scored": SCORED, "fits": _FITS}
 
 
-def _row(key: str, tried: Tried) -> Row:
-    value, relative = 1.0, 0.0
-    for divergences, exponent in ((tried.fitted, _FITTED), (tried.with_norms, _WITH_NORMS)):
-        mean, error = _mean(divergences)
-        value *= mean**exponent
-        relative = math.hypot(relative, exponent * error / mean) if mean > 0 else relative
-    return Row(key=key, value=-value, spread=value * relative, samples=len(tried.fitted))
-
-
-def _mean(divergences: Tensor) -> tuple[float, float]:
-    """And its standard error; what is not fitted may be further away than numbers go."""
-    known = divergences.nan_to_num(FAR, FAR, FAR).clamp(0.0, FAR)
-    count = len(known)
-    return float(known.mean()), float(known.std()) / math.sqrt(count) if count > 1 else 0.0
+def _row(key: str, divergences: Tensor) -> Row:
+    count = len(divergences)
+    mean, error = float(divergences.mean()), float(divergences.std()) / math.sqrt(count) if count > 1 else 0.0
+    if not math.isfinite(mean) or not math.isfinite(error):
+        raise ArithmeticError(f"the divergence is {mean}")
+    return Row(key=key, value=-mean, spread=error, samples=count)
