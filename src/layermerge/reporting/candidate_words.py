@@ -10,7 +10,7 @@ def candidate_words(candidate: Candidate) -> str:
     """Names no layer where there is one only.
 
     >>> candidate_words(Candidate(3, 5, ("a", "b"), ("a", "b"), ConvSpec(8, 8, (5, 5))))
-    'a and b merge into one 5×5'
+    'a and b become one 5×5'
     >>> candidate_words(Candidate(3, 4, ("a",), (), None))
     'removed'
     """
@@ -24,9 +24,7 @@ def candidate_words(candidate: Candidate) -> str:
         return "removed" if len(candidate.layers) == 1 else f"{names} removed"
     gone = [name for name in candidate.layers if name not in candidate.kept]
     into = (
-        f"merge into one {_kernel(candidate.spec)}"
-        if len(candidate.layers) > 1
-        else f"becomes a {_kernel(candidate.spec)}"
+        f"become one {_kernel(candidate.spec)}" if len(candidate.layers) > 1 else f"becomes a {_kernel(candidate.spec)}"
     )
     without = f", {gone[0] if len(gone) == 1 else f'{len(gone)} of them'} removed" if gone else ""
     exact = ", nothing lost" if candidate.free else ""

@@ -6,14 +6,24 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from layermerge.runs.recipe import RunRecipe
+from layermerge.errors import RecipeError
+from layermerge.runs.recipe import RunRecipe, read_recipe
 from layermerge.runs.records import Report
 from layermerge.tables.bounds import Objective
 
 
+def known_recipe(file: Path) -> RunRecipe | None:
+    """The recipe of a run, where it can be read on this machine."""
+    try:
+        return read_recipe(file) if file.is_file() else None
+    except RecipeError:
+        return None
+
+
 @dataclass(frozen=True)
 class Commands:
-    """The commands of one run; without a recipe that names its model, the run was started from Python, and so is the next."""
+    """The commands of one run. Where its recipe names no model, the run was started from Python, and so is the next one; where
+    the recipe cannot be read here (it may name a runtime of another machine), commands say no more than it needs."""
 
     directory: Path
     recipe_file: Path
@@ -39,10 +49,13 @@ class Commands:
 
     @property
     def _named(self) -> bool:
-        return self.recipe is not None and self.recipe.model is not None and self.recipe.data is not None
+        if self.recipe is None:
+            return self.recipe_file.is_file()
+        return self.recipe.model is not None and self.recipe.data is not None
 
     def _how(self, menu: str, objective: Objective) -> str:
-        assert self.recipe is not None, "asked for only where there is one"
+        if self.recipe is None:
+            return "" if menu == "layermerge" else f" --method {shlex.quote(menu)}"
         words = "" if menu == self.recipe.method else f" --method {shlex.quote(menu)}"
         words += "" if objective == self.recipe.objective else f" --set objective={objective}"
         return words + (" --allow-python" if str(self.recipe.model).startswith("python:") else "")

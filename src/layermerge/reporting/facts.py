@@ -19,7 +19,7 @@ from layermerge.errors import ArtifactError, LayerMergeError
 from layermerge.planning.candidate import Candidate
 from layermerge.planning.plan import METHODS, Plan
 from layermerge.reporting.candidate_words import candidate_words
-from layermerge.reporting.commands import Commands
+from layermerge.reporting.commands import Commands, known_recipe
 from layermerge.reporting.fact_records import (
     CandidateFacts,
     ChoiceFacts,
@@ -37,7 +37,6 @@ from layermerge.reporting.result_facts import headline, headline_note, rank, res
 from layermerge.reporting.stop_words import Described, describe
 from layermerge.reporting.stops import stops_of
 from layermerge.runs.directory import RunDirectory
-from layermerge.runs.recipe import read_recipe
 from layermerge.runs.records import Choice
 from layermerge.solving.frontier import Frontier
 from layermerge.solving.solve import objective_of, solve
@@ -76,7 +75,7 @@ class _Gathering:
         self.variants = [
             (place, variant) for place in directory.variants() if not (variant := place.read_variant()).first_of_two
         ]
-        self.recipe = read_recipe(directory.recipe) if directory.recipe.is_file() else None
+        self.recipe = known_recipe(directory.recipe)
         self.commands = Commands(directory.path, directory.recipe, self.recipe)
         self.made = self._choices()
         self.results = result_facts((place for place, _ in self.variants), self.menus, self.usual, self.commands)

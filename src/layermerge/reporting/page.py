@@ -21,7 +21,7 @@ from layermerge.errors import ArtifactError
 from layermerge.files import plain, text_writer, write_files
 from layermerge.reporting.fact_records import RunFacts
 from layermerge.reporting.facts import gather
-from layermerge.reporting.html.evidence import evidence, why
+from layermerge.reporting.html.evidence import evidence
 from layermerge.reporting.html.explore import explore
 from layermerge.reporting.html.hero import hero
 from layermerge.reporting.html.markup import Markup, el, join
@@ -29,6 +29,7 @@ from layermerge.reporting.html.names import Ids
 from layermerge.reporting.html.network import network
 from layermerge.reporting.html.reproduce import reproduce
 from layermerge.reporting.html.runs_compared import runs_compared
+from layermerge.reporting.html.why import why
 
 _SCRIPTS = ("elements.js", "state.js", "strip.js", "saving.js", "layers.js", "page.js")
 _STYLES = ("colours.css", "page.css", "parts.css", "paper.css")

@@ -31,7 +31,7 @@ def describe(parts: Sequence[tuple[Candidate, float]], fixed_ms: float) -> Descr
     gone = [name for candidate in candidates for name in candidate.layers if name not in candidate.kept]
     kept = sum(len(candidate.kept) for candidate in candidates)
     left = sum(candidate.spec is not None for candidate in candidates)
-    merged = [candidate for candidate in candidates if len(candidate.kept) > 1]
+    merged = [candidate for candidate in candidates if candidate.spec is not None and len(candidate.layers) > 1]
     return Described(left, len(gone), kept - left, _went(gone, merged), _time(parts, fixed_ms))
 
 
@@ -39,8 +39,8 @@ def _went(gone: Sequence[str], merged: Sequence[Candidate]) -> str:
     if not gone and not merged:
         return "Nothing was removed or merged."
     told = f"Removed: {_listed(gone)}." if gone else "Nothing was removed."
-    ranges = [f"{named(candidate.layers)} into one" for candidate in merged]
-    return f"{told} Merged: {_listed(ranges)}." if merged else f"{told} Nothing was merged."
+    ranges = [f"{named(candidate.layers)}" for candidate in merged]
+    return f"{told} Turned into one: {_listed(ranges)}." if merged else told
 
 
 def _listed(names: Sequence[str]) -> str:

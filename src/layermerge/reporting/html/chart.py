@@ -188,8 +188,8 @@ class _Plot:
         x, y = self.px(mark.x), self.py(mark.y)
         # Marks that would hide another are rings around it.
         pixels = (x * _USUAL_WIDTH / 100, y)
-        hidden = sum(math.dist(pixels, other) < 6 for other in self._drawn)
-        self._drawn.append(pixels)
+        hidden = 0 if series.small else sum(math.dist(pixels, other) < 6 for other in self._drawn)
+        self._drawn += [] if series.small else [pixels]
         bars = []
         if mark.low is not None and mark.high is not None:
             low, high = self.py(mark.low) - y, self.py(mark.high) - y

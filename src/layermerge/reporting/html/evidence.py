@@ -1,25 +1,17 @@
-"""Evidence: what the rest rests on: prediction against measurement, recovery, costs; and why there is not more to gain."""
+"""Evidence: what the rest rests on: prediction against measurement, recovery, what the tables cost, how it was measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from layermerge.reporting.fact_records import CurveFacts, ReasonFacts, RunFacts
+from layermerge.reporting.fact_records import CurveFacts, RunFacts
 from layermerge.reporting.html.chart import Chart, Mark, Series, chart
-from layermerge.reporting.html.explore import estimate_text
 from layermerge.reporting.html.markup import Child, Markup, el, folded
-from layermerge.reporting.html.names import Ids, look_of, methods_of
+from layermerge.reporting.html.names import Ids, look_of
 from layermerge.reporting.html.table import Cell, table
-from layermerge.reporting.numbers import NOTHING, duration, known, ms, plural, share, spaced
+from layermerge.reporting.numbers import NOTHING, duration, known, ms, spaced
 
 ENOUGH_POINTS = 3
 """For a chart; fewer are said in a sentence."""
 _DASHES = (None, "7 4", "2 3", "8 3 2 3")
-_KINDS = {
-    "rule": "Ranges of layers that cannot be treated as one",
-    "slow": "Merges that would not be faster on this machine, so their score was not measured",
-    "failed": "What could not be measured",
-}
 
 
 def evidence(facts: RunFacts, ids: Ids) -> Markup:
@@ -39,87 +31,6 @@ def evidence(facts: RunFacts, ids: Ids) -> Markup:
     )
 
 
-# -- why not more
-
-
-def why(facts: RunFacts, ids: Ids) -> Markup:
-    """What a smaller budget would cost, what sets the limit, and what was ruled out."""
-    layers = len(facts.layers)
-    wide = {
-        (each.candidate.start, each.candidate.end)
-        for each in facts.candidates
-        if each.candidate.end - each.candidate.start > 1
-    }
-    told = f"Of {layers * (layers - 1) // 2:,} ranges of two or more layers, {len(wide):,} can be treated as one."
-    parts: list[Child] = [el("ul", [el("li", line) for line in _limits(facts)]), el("p", told)]
-    if not any(group.kind == "rule" for group in facts.reasons):
-        parts.append(
-            el(
-                "p",
-                "The plan of this run does not list the ranges that its rules forbid; ",
-                el("code", "layermerge plan MODEL"),
-                " does.",
-            )
-        )
-    for kind, title in _KINDS.items():
-        groups = [group for group in facts.reasons if group.kind == kind]
-        if groups:
-            counted = sum(group.count for group in groups)
-            parts.append(folded(f"{title} ({counted:,})", [_reason(group) for group in groups], class_="reasons"))
-    return el(
-        "section",
-        el("h2", "Why not more?", id=ids("why-title")),
-        parts,
-        id=ids("why"),
-        aria_labelledby=ids("why-title"),
-    )
-
-
-def _limits(facts: RunFacts) -> Iterable[str]:
-    whole = facts.original_ms
-    best = facts.results[facts.headline] if facts.headline is not None else None
-    if best:
-        report = best.report
-        tighter = [
-            result.report
-            for result in facts.results
-            if result.report.method == report.method and result.report.budget_ms < report.budget_ms
-        ]
-        for other in sorted(tighter, key=lambda each: -each.budget_ms)[:1]:
-            lost = 100 * (report.score.value - other.score.value) if other.score.kind == "share" else None
-            cost = (
-                f"cost another {lost:.1f} points"
-                if lost is not None
-                else f"led to {other.score.value:.4g} instead of {report.score.value:.4g}"
-            )
-            yield f"A tighter budget was tried: {spaced(other.budget)} {cost}."
-        stops = [stop for method in facts.methods if method.method == report.method for stop in method.stops]
-        lower = [stop for stop in stops if stop.estimated and stop.budget_ms <= 0.92 * report.budget_ms]
-        if lower and lower[-1].estimated and facts.original_score:
-            yield f"At {spaced(lower[-1].budget)} the score would be {estimate_text(facts.original_score, lower[-1].estimated)}."
-        elif not tighter:
-            yield f"No tighter budget than {spaced(report.budget)} was tried; the slider above shows what each would remove."
-    if whole and facts.fixed_ms is not None:
-        yield f"{ms(facts.fixed_ms)} ({share(facts.fixed_ms / whole)} of the original) is spent on what no choice changes."
-    smallest = min((method.frontier[0].point.latency_ms for method in facts.methods if method.frontier), default=None)
-    if whole and smallest is not None:
-        yield f"The fastest network that can be built from these layers takes {ms(smallest)} ({share(smallest / whole)}), with nearly all of them gone."
-    stuck = sum(not layer.removable for layer in facts.layers)
-    if stuck:
-        yield (
-            f"{plural(stuck, 'convolution')} of {len(facts.layers)} cannot be removed alone, because what goes in and what comes out "
-            "differ in size or channels."
-        )
-
-
-def _reason(group: ReasonFacts) -> Markup:
-    examples = el("ul", [el("li", example) for example in group.examples])
-    technical = el("span", f" ({group.reason})", class_="muted small") if group.plain else None
-    return el(
-        "div", el("strong", f"{group.count:,} × "), group.plain or group.reason, technical, examples, class_="reason"
-    )
-
-
 # -- predicted against measured
 
 
@@ -136,7 +47,7 @@ def _predicted(facts: RunFacts) -> list[Child]:
             for stop, solution in own
         )
         tried = tuple(
-            Mark(turn.predicted_ms, turn.measured_ms, f"{method.method}, on the way to {spaced(stop.budget)}")
+            Mark(turn.predicted_ms, turn.measured_ms, f"{method.method}, tried on the way to {spaced(stop.budget)}")
             for stop, solution in own
             for turn in solution.rounds
         )
@@ -145,16 +56,17 @@ def _predicted(facts: RunFacts) -> list[Child]:
         for stop, solution in own:
             error = f" ± {ms(solution.error_ms, '')}" if solution.error_ms else ""
             off = stop.latency_ms / solution.latency_ms - 1 if solution.latency_ms else 0.0
+            predicted = f"{ms(solution.latency_ms, '')}{error} ms"
             rows.append(
-                [Cell(method.method, look=look), spaced(stop.budget), ms(stop.budget_ms), f"{ms(solution.latency_ms, '')}{error} ms",
-                 ms(stop.latency_ms), f"{100 * off:+.1f} %".replace("-", "−"), len(solution.rounds)]
+                [Cell(method.method, look=look), spaced(stop.budget), ms(stop.budget_ms), predicted, ms(stop.latency_ms),
+                 f"{100 * off:+.1f} %".replace("-", "−"), len(solution.rounds)]
             )  # fmt: skip
     headings = ["method", "budget", "allows", "predicted", "measured", "measured is", "choices tried"]
     figures = table("Predicted against measured latency", headings, rows)
     if sum(len(each.marks) for each in series) < ENOUGH_POINTS:
         sentence = "; ".join(f"{row[1]}: {row[3]} predicted, {row[4]} measured" for row in rows)
         return [el("p", f"{sentence}."), figures]
-    words = "On the dashed line the table predicts the whole network exactly. Small dots are choices that were tried on the way."
+    words = "On the dashed line the table predicts the whole network exactly. Small dots were tried on the way."
     drawn = Chart(
         label="Measured against predicted latency", x="predicted (ms)", y="measured (ms)", series=tuple(series), diagonal=True,
         file=f"{facts.name}-predicted",
@@ -223,8 +135,9 @@ def _recovery_row(facts: RunFacts, curve: CurveFacts, scale: float, unit: str) -
 
 def _costs(facts: RunFacts) -> Markup:
     rows = [
-        [Cell(each.method, look=look_of(facts, each.method)), each.cost.entries, each.cost.workloads, duration(each.cost.latency_seconds),
-         each.cost.scored, duration(each.cost.importance_seconds), each.cost.ruled_out, each.cost.failed]
+        [Cell(each.method, look=look_of(facts, each.method)), each.cost.entries, each.cost.workloads,
+         duration(each.cost.latency_seconds), each.cost.scored, duration(each.cost.importance_seconds),
+         each.cost.ruled_out, each.cost.failed]
         for each in facts.costs
     ]  # fmt: skip
     headings = [
@@ -263,6 +176,3 @@ def _how(facts: RunFacts) -> list[Child]:
         if setting
     ]
     return [el("p", " ".join(lines)), lists]
-
-
-__all__ = ["evidence", "methods_of", "why"]

@@ -17,10 +17,8 @@ from layermerge.reporting.numbers import (
     interval_text,
     known,
     ms,
-    plural,
     score_text,
     score_title,
-    share,
     spaced,
     times,
 )
@@ -38,7 +36,7 @@ def explore(facts: RunFacts, ids: Ids) -> Markup:
     if score and (drawn := _chart(facts, score)):
         parts += [el("p", _lead(facts), class_="lead"), el("div", drawn, id=ids("main-chart"))]
     if any(method.stops for method in facts.methods):
-        parts += [_controls(facts, ids), _now(facts, ids), _solver_words(facts), _all_budgets(facts, ids, score)]
+        parts += [_controls(facts, ids), _now(facts, ids), _solver_words(facts), _all_budgets(facts, ids)]
     else:
         parts.append(el("p", "No budget can be shown before both tables are measured.", class_="lead"))
     if facts.results:
@@ -69,10 +67,7 @@ def _lead(facts: RunFacts) -> str:
     )
     if any(stop.estimated for method in facts.methods for stop in method.stops):
         return told + "The dashed band is an estimate for budgets that were not tried."
-    return (
-        told
-        + "No scores were estimated for other budgets: move the slider to see what each would keep, and the command that makes it."
-    )
+    return told + "No scores were estimated for other budgets; the slider shows what each would keep, and its command."
 
 
 def _chart(facts: RunFacts, score: Score) -> Markup | None:
@@ -143,17 +138,14 @@ def _band(facts: RunFacts) -> Band | None:
     """What the first method that has estimates is expected to score, budget by budget."""
     for method in facts.methods:
         scale = facts.original_score.scale if facts.original_score else 1.0
-        points = {
-            stop.latency_ms: (
-                stop.latency_ms,
-                *(scale * each for each in (stop.estimated.value, stop.estimated.low, stop.estimated.high)),
-            )
-            for stop in method.stops
-            if stop.estimated
-        }
+        points = {stop.latency_ms: _band_point(stop, stop.estimated, scale) for stop in method.stops if stop.estimated}
         if len(points) > 1:
             return Band(f"{method.method}, estimated: not measured", tuple(sorted(points.values())))
     return None
+
+
+def _band_point(stop: StopFacts, estimate: EstimateFacts, scale: float) -> tuple[float, float, float, float]:
+    return stop.latency_ms, scale * estimate.value, scale * estimate.low, scale * estimate.high
 
 
 # -- the slider and what follows it
@@ -166,13 +158,13 @@ def _controls(facts: RunFacts, ids: Ids) -> Markup:
     choice = el("label", "Method ", el("select", options, id=ids("method"))) if len(offered) > 1 else None
     stops = facts.methods[method].stops
     slider = el("input", type="range", id=ids("budget"), min=0, max=len(stops) - 1, step=1, value=stop)
-    text = el("output", _budget_text(facts, stops[stop]), id=ids("budget-text"), for_=ids("budget"))
+    text = el("output", _budget_text(stops[stop]), id=ids("budget-text"), for_=ids("budget"))
     return el(
         "div", choice, el("label", "Budget", for_=ids("budget")), slider, text, class_="slide script", hidden=True
     )
 
 
-def _budget_text(facts: RunFacts, stop: StopFacts) -> str:
+def _budget_text(stop: StopFacts) -> str:
     return f"{spaced(stop.budget)} · {ms(stop.budget_ms)}"
 
 
@@ -180,7 +172,7 @@ def _now(facts: RunFacts, ids: Ids) -> Markup:
     """The figures at the chosen budget; a script fills in those of another from the table of all."""
     method, place = opening(facts)
     stop = facts.methods[method].stops[place]
-    cells = zip(_HEADINGS, _cells(facts, stop)[:-1], strict=True)
+    cells = zip(_HEADINGS, _cells(facts, stop), strict=True)
     figures = [
         el("div", el("dt", name), el("dd", cell, data_part=f"now-{at}")) for at, (name, cell) in enumerate(cells)
     ]
@@ -200,14 +192,13 @@ _HEADINGS = ("budget", "latency", "speed-up", "score", "convolutions")
 
 def _cells(facts: RunFacts, stop: StopFacts) -> list[str]:
     kind = "measured" if stop.measured else "predicted"
-    convs = f"{stop.left} left: {stop.removed} removed, {stop.merged} merged into others"
+    convs = f"{stop.left} left ({stop.removed} removed, {stop.merged} merged)"
     return [
-        _budget_text(facts, stop),
+        _budget_text(stop),
         f"{ms(stop.latency_ms)}, {kind}",
         times((facts.original_ms or 0.0) / stop.latency_ms) if stop.latency_ms else NOTHING,
         _score_cell(facts, stop),
         convs,
-        stop.command,
     ]
 
 
@@ -226,25 +217,24 @@ def estimate_text(score: Score, estimate: EstimateFacts) -> str:
     return f"about {figure(score, estimate.value)}{unit} ({between}), estimated"
 
 
-def _all_budgets(facts: RunFacts, ids: Ids, score: Score | None) -> Markup:
+def _all_budgets(facts: RunFacts, ids: Ids) -> Markup:
     words = change_words(facts)
     tables = []
     for place, method in enumerate(facts.methods):
         if not method.stops:
             continue
-        headings = [*_HEADINGS, words.sum_title(method.objective), "command"]
+        headings = [*_HEADINGS, words.sum_title(method.objective)]
         rows = [_row(facts, method, stop, words) for stop in method.stops]
         own = table(
             f"Every budget with {method.method}", headings, rows, tall=True, class_="budgets-table", data_method=place
         )
         tables.append(join([el("h3", method.method) if len(facts.methods) > 1 else None, own]))
-    return folded("Every budget as a table", tables, id=ids("all-budgets"))
+    note = "The command for each is the one above with this budget in it."
+    return folded("Every budget as a table", el("p", note, class_="muted small"), tables, id=ids("all-budgets"))
 
 
 def _row(facts: RunFacts, method: MethodFacts, stop: StopFacts, words: ChangeWords) -> list[Child | Cell]:
-    *cells, command = _cells(facts, stop)
-    total = words.sum_text(method.objective, stop.importance)
-    return [*cells, total, Cell(el("code", command), words=True)]
+    return [*_cells(facts, stop), words.sum_text(method.objective, stop.importance)]
 
 
 def _solver_words(facts: RunFacts) -> Markup:
@@ -274,6 +264,3 @@ def _results(facts: RunFacts, results: Iterable[ResultFacts]) -> Markup:
         )
     headings = ["method", "budget", "measured latency", "speed-up", "score", "95 % interval", "convolutions", "verdict"]
     return table("All results", headings, rows)
-
-
-__all__ = ["estimate_text", "explore", "opening", "plural", "share"]

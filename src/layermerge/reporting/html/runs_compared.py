@@ -17,7 +17,10 @@ from layermerge.runs.records import CONTROL
 def runs_compared(runs: Sequence[RunFacts]) -> Markup:
     """The section: a chart where there are points to compare, and a table."""
     series = _series(runs)
-    lead = "Each result's latency as a share of its own original, against the change in its score. Rings lie around marks that they would hide."
+    lead = (
+        "Each result's latency as a share of its own original, against the change in its score. "
+        "A mark that would hide another is a ring around it."
+    )
     parts: list[Child] = [el("h2", "The runs compared", id="runs-title")]
     if series:
         drawn = Chart(
@@ -26,8 +29,8 @@ def runs_compared(runs: Sequence[RunFacts]) -> Markup:
         )  # fmt: skip
         parts += [el("p", lead, class_="lead"), chart(drawn)]
     headings = [
-        "run", "convolutions", "runtime", "original latency", "original score", "best result", "its latency", "speed-up", "its score",
-        "verdict",
+        "run", "convolutions", "runtime", "original latency", "original score", "best result", "its latency",
+        "speed-up", "its score", "verdict",
     ]  # fmt: skip
     parts.append(table("Runs", headings, [_row(run) for run in runs]))
     return el("section", parts, id="runs", aria_labelledby="runs-title")
@@ -35,7 +38,7 @@ def runs_compared(runs: Sequence[RunFacts]) -> Markup:
 
 def _series(runs: Sequence[RunFacts]) -> tuple[Series, ...]:
     """One for each method of each run: two methods never look alike."""
-    found = []
+    found: list[Series] = []
     for run in runs:
         for method in methods_of(run):
             marks = tuple(
@@ -54,7 +57,8 @@ def _series(runs: Sequence[RunFacts]) -> tuple[Series, ...]:
 
 def _row(run: RunFacts) -> list[Child | Cell]:
     begin: list[Child | Cell] = [
-        run.name, len(run.layers), run.latency_setting.get("runtime") or NOTHING, ms(run.original_ms), score_text(run.original_score),
+        run.name, len(run.layers), run.latency_setting.get("runtime") or NOTHING, ms(run.original_ms),
+        score_text(run.original_score),
     ]  # fmt: skip
     if run.headline is None:
         return [*begin, *[NOTHING] * 5]

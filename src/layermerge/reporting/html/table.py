@@ -29,7 +29,9 @@ def table(
     **attributes: Any,
 ) -> Markup:
     """The first cell of a row is its heading. A tall table scrolls by itself on a screen."""
-    head = el("tr", [el("th", heading, scope="col") for heading in headings])
+    wordy = [isinstance(cell, Cell) and cell.words for cell in rows[0]] if rows else [False] * len(headings)
+    titles = zip(headings, wordy, strict=True)
+    head = el("tr", [el("th", heading, scope="col", class_="words" if left else None) for heading, left in titles])
     body = el("tbody", [el("tr", [_cell(cell, place) for place, cell in enumerate(row)]) for row in rows])
     whole = el("table", el("caption", title, class_="hidden"), el("thead", head), body, **attributes)
     return el("div", whole, class_="scroll tall" if tall else "scroll", data_title=title)

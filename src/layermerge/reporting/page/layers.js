@@ -1,17 +1,33 @@
 // What is said of a layer: its candidates, ranked. And the table of layers: sorted, searched, saved as CSV.
 
-function candidateRows(facts, place, chosen) {
+/** By run and layer: the cell that says what becomes of it. */
+const FATES = RUNS.map(() => []);
+
+function candidateRows(facts, place) {
   const { scale, digits: figures } = part("network").dataset;
   const own = facts.candidates.filter(({ candidate }) => candidate.start <= place && place < candidate.end);
   const ranked = own.sort((one, other) => (other.saved_ms ?? -Infinity) - (one.saved_ms ?? -Infinity));
   return ranked.map((each) => {
     const lost = known(each.change) ? (Number(scale) * each.change + 0).toFixed(Number(figures)) : "not measured";
-    const mark = each === chosen ? "chosen" : "";
     const cells = [el("td", { class: "words" }, each.words), el("td", { "data-sort": each.latency_ms ?? -1 }, ms(each.latency_ms)),
       el("td", { "data-sort": each.saved_ms ?? -1e9 }, ms(each.saved_ms)),
-      el("td", { "data-sort": known(each.change) ? Number(scale) * each.change : 1e9 }, lost), el("td", {}, mark)];
-    return el("tr", mark ? { class: "chosen" } : {}, cells);
+      el("td", { "data-sort": known(each.change) ? Number(scale) * each.change : 1e9 }, lost), el("td", { class: "mark" })];
+    return el("tr", { "data-place": facts.candidates.indexOf(each) }, cells);
   });
+}
+
+/** Which of the candidates shown is chosen at the budget. */
+function drawChosen(facts, fate) {
+  const stop = stopNow(), box = part("details");
+  if (!stop || !fate) return;
+  box.querySelector(".fate").textContent = `At ${spaced(stop.budget)}: ${fate.words}.`;
+  box.querySelector("thead tr").lastChild.textContent = `at ${spaced(stop.budget)}`;
+  for (const row of box.querySelector("tbody").rows) {
+    const own = facts.candidates[row.dataset.place] === fate;
+    if (row.classList.contains("chosen") === own) continue;
+    row.classList.toggle("chosen", own);
+    row.lastChild.textContent = own ? "chosen" : "";
+  }
 }
 
 function selectLayer(place, focus = false) {
@@ -25,14 +41,14 @@ function selectLayer(place, focus = false) {
   const head = el("p", { class: "layer-head" }, el("strong", {}, layer.name), el("span", { class: "muted" }, ` layer ${chosen} of ${count}, ${ms(taken)}`),
     el("span", { class: "moves" }, moves));
   const { change, explanation } = part("network").dataset;
-  const headings = ["what can be done", "latency then", "saves", change, stop ? `at ${spaced(stop.budget)}` : ""];
-  const body = el("tbody", {}, candidateRows(facts, chosen, fate));
+  const headings = ["what can be done", "latency then", "saves", change, ""];
+  const body = el("tbody", {}, candidateRows(facts, chosen));
   const table = el("table", { "aria-label": `Candidates of ${layer.name}` },
-    el("thead", {}, el("tr", {}, headings.map((text) => el("th", { scope: "col" }, text)))), body);
-  const now = fate ? el("p", {}, `At ${spaced(stop.budget)}: ${fate.words}.`) : null;
-  box.replaceChildren(...[head, now, el("div", { class: "scroll tall", "data-title": `Candidates of ${layer.name}` }, table),
-    el("p", { class: "muted small" }, explanation)].filter(Boolean));
+    el("thead", {}, el("tr", {}, headings.map((text) => el(text ? "th" : "td", text ? { scope: "col" } : {}, text)))), body);
+  box.replaceChildren(head, el("p", { class: "fate" }), el("div", { class: "scroll tall", "data-title": `Candidates of ${layer.name}` }, table),
+    el("p", { class: "muted small" }, explanation));
   makeSortable(table);
+  drawChosen(facts, fate);
   for (const node of all("[data-layer]", part("network"))) node.classList.toggle("selected", Number(node.dataset.layer) === chosen);
   markScrollables();
   if (focus) moves[focus < 0 ? 0 : 1].focus();
@@ -74,13 +90,14 @@ function prepareLayers(facts, place) {
   rows.forEach((row, layer) => {
     const open = el("button", { type: "button", class: "link", "data-layer": layer }, row.cells[1].textContent);
     row.cells[1].replaceChildren(open);
+    FATES[place].push(row.cells[6]);
   });
   makeSortable(table);
   const search = el("input", { type: "search", "aria-label": "Search layers", placeholder: "Search layers" });
   const count = el("span", { class: "muted small", role: "status" });
   search.addEventListener("input", () => {
     const wanted = search.value.trim().toLowerCase();
-    for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+    for (const row of rows) row.hidden = !`${row.cells[1].textContent} ${row.cells[2].textContent}`.toLowerCase().includes(wanted);
     count.textContent = wanted ? `${rows.filter((row) => !row.hidden).length} of ${rows.length} layers` : "";
   });
   const save = button("CSV", "Save the table as CSV", () => download(csvOf(table), "text/csv", `${facts.name}-layers.csv`));

@@ -39,11 +39,11 @@ function draw() {
   within("time", "time").textContent = stop.time;
   const table = part("layers"), heading = table.tHead.rows[0].cells[6];
   (heading.querySelector("button") || heading).textContent = `at ${spaced(stop.budget)}`;
-  for (const cell of table.querySelectorAll('[data-part="fate"]')) {
-    const layer = Number(cell.parentElement.cells[0].dataset.sort);
-    if (fates[layer]) cell.textContent = fates[layer].words;
-  }
-  if (state.layer[state.run] !== null) selectLayer(state.layer[state.run]);
+  FATES[state.run].forEach((cell, layer) => {
+    const words = fates[layer] ? fates[layer].words : "–";
+    if (cell.firstChild.data !== words) cell.firstChild.data = words; // laying out a long table is what takes time
+  });
+  if (state.layer[state.run] !== null) drawChosen(facts, fates[state.layer[state.run]]);
 }
 
 function moveTo(stop) {
