@@ -274,5 +274,5 @@ def _legend(given: Chart) -> Markup:
     for place, (_, name) in enumerate(given.across):
         rows.append(row(name, "", el("path", d="M0,9H30", class_=f"level l{place}")))
     if given.live:
-        rows.append(row("the budget chosen below", "", el("path", d="M15,0V18", class_="budget")))
+        rows.append(row("the budget chosen above", "", el("path", d="M15,0V18", class_="budget")))
     return el("ul", rows, class_="legend", aria_label="Legend")

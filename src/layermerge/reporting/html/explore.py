@@ -33,10 +33,12 @@ def explore(facts: RunFacts, ids: Ids) -> Markup:
     score = facts.original_score or next((result.report.score for result in facts.results), None)
     title = f"{score.name.capitalize()} against latency, at every budget" if score else "Every budget"
     parts: list[Child] = [el("h2", title, id=ids("explore-title"))]
+    offered = any(method.stops for method in facts.methods)
+    parts += [_controls(facts, ids), _now(facts, ids)] if offered else []
     if score and (drawn := _chart(facts, score)):
         parts += [el("p", _lead(facts), class_="lead"), el("div", drawn, id=ids("main-chart"))]
-    if any(method.stops for method in facts.methods):
-        parts += [_controls(facts, ids), _now(facts, ids), _solver_words(facts), _all_budgets(facts, ids)]
+    if offered:
+        parts += [_solver_words(facts), _all_budgets(facts, ids)]
     else:
         parts.append(el("p", "No budget can be shown before both tables are measured.", class_="lead"))
     if facts.results:
@@ -234,7 +236,9 @@ def _all_budgets(facts: RunFacts, ids: Ids) -> Markup:
 
 
 def _row(facts: RunFacts, method: MethodFacts, stop: StopFacts, words: ChangeWords) -> list[Child | Cell]:
-    return [*_cells(facts, stop), words.sum_text(method.objective, stop.importance)]
+    budget, latency, speed, score, convs = _cells(facts, stop)
+    total = words.sum_text(method.objective, stop.importance)
+    return [budget, latency, speed, Cell(score, words=True), Cell(convs, words=True), total]
 
 
 def _solver_words(facts: RunFacts) -> Markup:

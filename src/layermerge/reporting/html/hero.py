@@ -8,7 +8,7 @@ from layermerge.reporting.fact_records import ResultFacts, RunFacts
 from layermerge.reporting.html.markup import Child, Markup, coded, el, folded, join
 from layermerge.reporting.html.names import Ids
 from layermerge.reporting.html.snippets import snippets
-from layermerge.reporting.html.table import table
+from layermerge.reporting.html.table import Cell, table
 from layermerge.reporting.numbers import ms, plural, score_text, score_title, size, spaced, times
 from layermerge.runs.records import Report
 
@@ -20,6 +20,7 @@ _ICONS = {
     "unknown": "M9,9.5a3,3 0 1 1 3,3.5V14M12,17.5v.01",
 }
 _WAYS = (
+    ("use", "Use it"),
     ("explore", "Other budgets"),
     ("network", "Which layers went, where the time goes"),
     ("why", "Why not more"),
@@ -37,8 +38,8 @@ def hero(facts: RunFacts, ids: Ids) -> Markup:
         "section",
         el("h1", facts.name, id=ids("title")),
         el("p", _setting(facts), class_="muted", id=ids("setting")),
+        _ways(facts, ids, best),
         el("div", _verdict(facts, best, ids), _use(facts, best, ids) if best else None, class_="first"),
-        _ways(facts, ids),
         el("div", missing, id=ids("missing")),
         class_="hero",
         aria_labelledby=ids("title"),
@@ -165,7 +166,14 @@ def _use(facts: RunFacts, best: ResultFacts, ids: Ids) -> Markup:
 
 def _files(result: ResultFacts) -> Markup:
     rows = [
-        (file.path, file.kind, size(file.bytes), ms(file.latency_ms), score_text(file.score), file.note)
+        (
+            Cell(file.path, words=True),
+            file.kind,
+            size(file.bytes),
+            ms(file.latency_ms),
+            score_text(file.score),
+            Cell(file.note, words=True),
+        )
         for file in result.files
     ]
     return table("Files of the network", ["file", "kind", "size", "latency", "score", "for"], rows, class_="files")
@@ -174,8 +182,8 @@ def _files(result: ResultFacts) -> Markup:
 # -- ways to the rest
 
 
-def _ways(facts: RunFacts, ids: Ids) -> Markup:
-    links = [el("a", text, href=f"#{ids(name)}") for name, text in _WAYS]
+def _ways(facts: RunFacts, ids: Ids, best: ResultFacts | None) -> Markup:
+    links = [el("a", text, href=f"#{ids(name)}") for name, text in _WAYS if best or name != "use"]
     ways = el("nav", links, class_="ways", aria_label="Parts of this report")
     budgets = [
         el("a", spaced(stop.budget), href=f"#{ids('explore')}", data_budget=stop.budget)
@@ -185,8 +193,10 @@ def _ways(facts: RunFacts, ids: Ids) -> Markup:
     ]
     if not budgets:
         return ways
-    row = el("nav", el("span", "How do I get…", class_="muted"), budgets, class_="budgets", aria_label="Other budgets")
-    return join([row, ways])
+    row = el(
+        "nav", el("span", "Get another budget:", class_="muted"), budgets, class_="budgets", aria_label="Other budgets"
+    )
+    return join([ways, row])
 
 
 def _is_round(budget: str) -> bool:
