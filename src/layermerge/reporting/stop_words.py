@@ -52,7 +52,7 @@ def _time(parts: Sequence[tuple[Candidate, float]], fixed_ms: float) -> str:
     whole = sum(taken for _, taken in parts) + fixed_ms
     if whole <= 0:
         return ""
-    slowest = sorted((part for part in parts if part[1] > 0), key=lambda part: -part[1])[:_SLOWEST]
-    named_parts = [f"{named(candidate.layers)} {share(taken / whole)}" for candidate, taken in slowest]
+    left = sorted((part for part in parts if part[1] > 0), key=lambda part: -part[1])
+    slowest = [f"{named(candidate.layers)} {share(taken / whole)}" for candidate, taken in left[:_SLOWEST]]
     fixed = f"What no choice changes (pooling, classifier and so on) takes {share(fixed_ms / whole)}."
-    return f"Slowest of {plural(len(parts), 'part')}: {'; '.join(named_parts)}. {fixed}"
+    return f"Slowest of {plural(len(left), 'part')}: {'; '.join(slowest)}. {fixed}"

@@ -101,7 +101,7 @@ class VariantDirectory(NetworkDirectory):
 
     def network_files(self) -> list[Path]:
         """The files of the network, in the forms that it was written in."""
-        return sorted(path for path in self.path.iterdir() if path.suffix in (".onnx", ".pt2", ".safetensors"))
+        return sorted(path for path in self.path.glob("model*") if path.suffix in (".onnx", ".pt2", ".safetensors"))
 
     def read_calibration(self) -> Calibration | None:
         return read_document(self.calibration, Calibration) if self.calibration.is_file() else None

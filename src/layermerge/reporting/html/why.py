@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from layermerge.reporting.fact_records import ReasonFacts, RunFacts
 from layermerge.reporting.html.explore import estimate_text
@@ -37,7 +38,7 @@ def why(facts: RunFacts, ids: Ids) -> Markup:
             )
         )
     for kind, title in _KINDS.items():
-        groups = [group for group in facts.reasons if group.kind == kind]
+        groups = _alike([group for group in facts.reasons if group.kind == kind])
         if groups:
             counted = sum(group.count for group in groups)
             parts.append(folded(f"{title} ({counted:,})", [_reason(group) for group in groups], class_="reasons"))
@@ -76,7 +77,8 @@ def _limits(facts: RunFacts) -> Iterable[str]:
         elif not tighter:
             yield f"No tighter budget than {spaced(report.budget)} was tried; the slider above shows what each would remove."
     if whole and facts.fixed_ms is not None:
-        yield f"{ms(facts.fixed_ms)} ({share(facts.fixed_ms / whole)} of the original) is spent on what no choice changes."
+        fixed = f"{ms(facts.fixed_ms)} ({share(facts.fixed_ms / whole)} of the original)"
+        yield f"What no choice changes (pooling, classifier and so on) takes {fixed}."
     smallest = min((method.frontier[0].point.latency_ms for method in facts.methods if method.frontier), default=None)
     if whole and smallest is not None:
         least = f"{ms(smallest)} ({share(smallest / whole)})"
@@ -87,6 +89,18 @@ def _limits(facts: RunFacts) -> Iterable[str]:
             f"{plural(stuck, 'convolution')} of {len(facts.layers)} cannot be removed alone: what goes in and what comes out "
             "differ in size or channels."
         )
+
+
+def _alike(groups: Sequence[ReasonFacts]) -> list[ReasonFacts]:
+    """Reasons that are the same in plain words are told once. The latency table's own are of operations that were not timed to
+    the end, and the candidates behind them are told already."""
+    ranges = [group for group in groups if not group.reason.startswith("latency:")] or groups
+    found: dict[str, ReasonFacts] = {}
+    for group in ranges:
+        known = found.get(group.plain or group.reason)
+        own = group if known is None else replace(known, count=known.count + group.count)
+        found[group.plain or group.reason] = own
+    return list(found.values())
 
 
 def _reason(group: ReasonFacts) -> Markup:
