@@ -45,7 +45,7 @@ def _went(gone: Sequence[str], merged: Sequence[Candidate]) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     more = len(names) - _NAMES
-    return ", ".join(names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return "; ".join(names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _time(parts: Sequence[tuple[Candidate, float]], fixed_ms: float) -> str:

@@ -145,15 +145,15 @@ def _original_figures(facts: RunFacts) -> Iterable[tuple[str, Child, str]]:
 
 
 def _use(facts: RunFacts, best: ResultFacts, ids: Ids) -> Markup:
-    served = next((file for file in best.files if file.latency_ms is not None), None)
-    first = served or (best.files[0] if best.files else None)
+    measured = [file for file in best.files if file.latency_ms is not None]
     parts: list[Child] = [el("h2", "Use it")]
-    if first:
-        parts += [
-            code(first.path, "path of the file"),
-            el("p", f"{first.kind}, {size(first.bytes)}", class_="muted small"),
-        ]
-    else:
+    for file in measured or best.files[:1]:
+        told = [file.kind, size(file.bytes)] + (
+            [ms(file.latency_ms), score_text(file.score)] if len(measured) > 1 else []
+        )
+        told += [file.note] if file.note else []
+        parts += [code(file.path, f"path of the file, {file.kind}"), el("p", ", ".join(told), class_="muted small")]
+    if not best.files:
         parts.append(el("p", f"The files are not in {best.directory} any more."))
     for place, (name, text) in enumerate(snippets(facts, best)):
         parts.append(

@@ -48,7 +48,8 @@ def strip(facts: RunFacts, stop: StopFacts | None, ids: Ids) -> Markup:
         el("g", _lane(before, full), data_part="before", transform=f"translate(0 {_TOP})"),
         el("g", lower, data_part="after", transform=f"translate(0 {_AFTER})"),
         _axis(full) if facts.original_ms else None,
-        width="100%", height=_HEIGHT, role="img", aria_label=label, data_full=full, id=ids("strip"),
+        width="100%", height=_HEIGHT, role="img", aria_label=label, id=ids("strip"),
+        data_full=full, data_scale=before_scale(facts),
     )  # fmt: skip
     return el("figure", picture, class_="chart strip", data_file=f"{facts.name}-layers")
 
@@ -56,16 +57,22 @@ def strip(facts: RunFacts, stop: StopFacts | None, ids: Ids) -> Markup:
 def _before(facts: RunFacts, stop: StopFacts | None) -> list[Segment]:
     """As wide as measured; all alike before anything was."""
     timed = any(layer.latency_ms for layer in facts.layers)
-    kinds = _kinds(facts, stop)
+    kinds, scale = _kinds(facts, stop), before_scale(facts)
     segments, at = [], 0.0
     for place, each in enumerate(facts.layers):
-        width = (each.latency_ms or 0.0) if timed else 1.0
+        width = scale * (each.latency_ms or 0.0) if timed else 1.0
         tip = f"{each.layer.name}: {geometry(each)}" + (f", {ms(each.latency_ms)}" if timed else "")
         segments.append(Segment(at, width, kinds[place], _kernel(each), tip, place, place, place + 1))
         at += width
     if facts.fixed_ms:
-        segments.append(_fixed(at, facts.fixed_ms))
+        segments.append(_fixed(at, scale * facts.fixed_ms))
     return segments
+
+
+def before_scale(facts: RunFacts) -> float:
+    """So that the lane is as long as the network was measured to take; 1 but for rounding where all layers were timed."""
+    whole = sum(layer.latency_ms or 0.0 for layer in facts.layers) + (facts.fixed_ms or 0.0)
+    return facts.original_ms / whole if facts.original_ms and whole > 0 else 1.0
 
 
 def _after(facts: RunFacts, stop: StopFacts) -> list[Segment]:

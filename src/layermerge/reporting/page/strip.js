@@ -13,9 +13,9 @@ function segment(x, width, kind, text, tip, layer) {
 
 /** Where the layers of the original begin, in milliseconds; one number more than there are layers. */
 function edges(facts) {
-  const timed = facts.layers.some((layer) => layer.latency_ms);
+  const timed = facts.layers.some((layer) => layer.latency_ms), scale = Number(part("strip").dataset.scale);
   const found = [0];
-  for (const layer of facts.layers) found.push(found[found.length - 1] + (timed ? layer.latency_ms || 0 : 1));
+  for (const layer of facts.layers) found.push(found[found.length - 1] + (timed ? scale * (layer.latency_ms || 0) : 1));
   return found;
 }
 
