@@ -156,10 +156,11 @@ def _candidate(names: list[str], start: int, end: int, kept: tuple[int, ...]) ->
     size = 1 + 2 * len(kept)
     spec = ConvSpec(16, 16, (size, size)) if kept else None
     candidate = Candidate(start, end, tuple(names[start:end]), tuple(names[place] for place in kept), spec)
-    taken = 0.1 * size if kept else 0.0
     alone = sum(0.1 + 0.02 * (place % 7) for place in range(start, end))
+    taken = alone * (1.0 if len(kept) == 1 else 0.7 if kept else 0.0)
     words = candidate_words(candidate)
-    return CandidateFacts(candidate.key, candidate, kept, words, taken, alone - taken, -0.01 * (end - len(kept)))
+    change = -0.01 * (end - len(kept)) if end - start > 1 or not kept else 0.0
+    return CandidateFacts(candidate.key, candidate, kept, words, taken, alone - taken, change)
 
 
 def _method(

@@ -65,35 +65,33 @@ def _score_part(report: Report, change: ScoreChange) -> tuple[Tone, str, str]:
         return (
             "unknown",
             "score unknown",
-            "The score of the compressed network is not a number, so nothing can be said of it.",
+            "The compressed network's score is not a number, so nothing can be said of it.",
         )
     if before.value == 0 and after.kind == "loss":
         return _distance_part(report)
-    loss, unit = relative_loss(report), " points" if after.kind == "share" else ""
-    figures = f"{figure(before, before.value)} → {figure(after, after.value)}{' %' if after.kind == 'share' else ''}"
+    percent, unit = (" %", " points") if after.kind == "share" else ("", "")
+    figures = f"{figure(before, before.value)} → {figure(after, after.value)}{percent}"
     told = f"{figures}: {signed(after, _shown_sign(report, change.gain))}{unit}, {_sureness(report, change)}"
-    unmeasured = change.high is not None and change.high >= 0
-    if unmeasured and (change.low or 0.0) >= 0 and change.gain > 0:
-        return "good", f"better {after.name}", told
-    if unmeasured and -(change.low or 0.0) / (abs(before.value) or 1.0) <= LARGE_LOSS:
-        return (
-            "good",
-            f"no measurable loss of {after.name}"
-            if after.kind == "share"
-            else f"no measurable rise of the {after.name}",
-            told,
-        )
-    if unmeasured:
-        return (
-            "fair",
-            f"perhaps a loss of {after.name} ({signed(after, change.gain)}{unit})",
-            f"{told} The test data are too few to rule out a large loss.",
-        )
+    if change.low is not None and change.high is not None and change.high >= 0:
+        return _unmeasured_loss(report, change, change.low, told)
+    loss = relative_loss(report)
     tone: Tone = "good" if loss <= SMALL_LOSS else "fair" if loss <= LARGE_LOSS else "bad"
     if after.kind == "loss":
-        return tone, f"{after.name} {100 * loss:.1f} % higher" if loss > 0 else f"lower {after.name}", told
+        return tone, f"{after.name} {100 * loss:.1f} % higher", told
     size = {"good": "small ", "fair": "", "bad": "large "}[tone]
     return tone, f"{size}loss of {after.name} ({abs(100 * change.gain):.1f} points)", told
+
+
+def _unmeasured_loss(report: Report, change: ScoreChange, low: float, told: str) -> tuple[Tone, str, str]:
+    """Where the interval does not say that anything was lost."""
+    score = report.score
+    worse = f"loss of {score.name}" if score.kind == "share" else f"rise of the {score.name}"
+    if low > 0:
+        return "good", f"better {score.name}", told
+    if -low <= LARGE_LOSS * (abs(report.original_score.value) or 1.0):
+        return "good", f"no measurable {worse}", told
+    shown = signed(score, _shown_sign(report, change.gain)) + (" points" if score.kind == "share" else "")
+    return "fair", f"perhaps a {worse} ({shown})", f"{told} The test data are too few to rule out a large loss."
 
 
 def _distance_part(report: Report) -> tuple[Tone, str, str]:

@@ -7,7 +7,7 @@ from layermerge.reporting.fact_records import RunFacts, StopFacts
 from layermerge.reporting.html.explore import opening
 from layermerge.reporting.html.markup import Child, Markup, el, join
 from layermerge.reporting.html.names import Ids
-from layermerge.reporting.html.strip import geometry, strip, strip_legend
+from layermerge.reporting.html.strip import geometry, strip
 from layermerge.reporting.html.table import Cell, table
 from layermerge.reporting.numbers import NOTHING, ms, share, spaced
 
@@ -27,7 +27,7 @@ def network(facts: RunFacts, ids: Ids) -> Markup:
             ),
             el("p", el("strong", "Where the time goes. "), el("span", stop.time, data_part="time"), id=ids("time")),
         ]
-    parts += [strip(facts, stop, ids), strip_legend(facts)]
+    parts += [strip(facts, stop, ids)]
     hint = "Click a layer, in the strip or in the table, to see what can be done with it: what that saves, and what it costs."
     parts.append(el("div", el("p", hint, class_="muted"), class_="details script", id=ids("details"), hidden=True))
     parts.append(_layers(facts, stop, ids))

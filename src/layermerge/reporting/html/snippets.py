@@ -27,15 +27,16 @@ def _example(shape: tuple[int, ...]) -> str:
 
 def _torch(facts: RunFacts, result: ResultFacts) -> str:
     """The model's class is needed; its weights are not."""
-    name = facts.model
+    name, lines = facts.model, ["import layermerge as lm"]
     if name is None or name.startswith("python:"):
-        made = ["model = ...  # a fresh instance of the original network; its weights do not matter"]
+        lines += ["", "model = ...  # a fresh instance of the original network; its weights do not matter"]
     else:
-        made = [f"model = load_model({name!r}).module  # its weights do not matter"]
-    imports = ["import layermerge as lm"] + (
-        ["from layermerge.models import load_model"] if len(made[0]) and "load_model" in made[0] else []
-    )
-    return "\n".join([*imports, "", *made, f"fast = lm.load({result.directory!r}, model).eval()", *_prepared(facts)])
+        lines += [
+            "from layermerge.models import load_model",
+            "",
+            f"model = load_model({name!r}).module  # its weights do not matter",
+        ]
+    return "\n".join([*lines, f"fast = lm.load({result.directory!r}, model).eval()", *_prepared(facts)])
 
 
 def _prepared(facts: RunFacts) -> list[str]:

@@ -40,7 +40,7 @@ def strip(facts: RunFacts, stop: StopFacts | None, ids: Ids) -> Markup:
     after = _after(facts, stop) if stop else []
     full = max(sum(part.width for part in before), sum(part.width for part in after)) or 1.0
     label = f"Layers of the network, as wide as they take long: the original{' above the compressed network' if after else ''}"
-    lower = [_joined(facts, before, after, full), _lane(after, full), _after_label(facts, stop)] if stop else []
+    lower = [_joined(before, after, full), _lane(after, full), _after_label(facts, stop)] if stop else []
     picture = el(
         "svg",
         _arcs(facts, before, full),
@@ -51,7 +51,7 @@ def strip(facts: RunFacts, stop: StopFacts | None, ids: Ids) -> Markup:
         width="100%", height=_HEIGHT, role="img", aria_label=label, id=ids("strip"),
         data_full=full, data_scale=before_scale(facts),
     )  # fmt: skip
-    return el("figure", picture, class_="chart strip", data_file=f"{facts.name}-layers")
+    return el("figure", picture, _legend(facts), class_="chart strip", data_file=f"{facts.name}-layers")
 
 
 def _before(facts: RunFacts, stop: StopFacts | None) -> list[Segment]:
@@ -132,9 +132,8 @@ def _lane(segments: Sequence[Segment], full: float) -> Markup:
     return join(parts)
 
 
-def _joined(facts: RunFacts, before: Sequence[Segment], after: Sequence[Segment], full: float) -> Markup:
+def _joined(before: Sequence[Segment], after: Sequence[Segment], full: float) -> Markup:
     """From the layers that merge to what they merge into."""
-    del facts
     shapes = []
     for each in after:
         if each.kind == "merged":
@@ -193,7 +192,7 @@ def _after_label(facts: RunFacts, stop: StopFacts | None) -> Markup | None:
     return el("text", text, x="0%", y=_LANE + 16, data_part="after-label")
 
 
-def strip_legend(facts: RunFacts) -> Markup:
+def _legend(facts: RunFacts) -> Markup:
     def row(kind: str, text: str) -> Markup:
         sample = el(
             "svg",

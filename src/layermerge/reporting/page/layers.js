@@ -3,10 +3,17 @@
 /** By run and layer: the cell that says what becomes of it. */
 const FATES = RUNS.map(() => []);
 
+/** What is saved for what it costs: what costs nothing first, then by the ratio; what was not measured and what saves nothing last. */
+function worth({ saved_ms: saved, change }, scale) {
+  if (!known(saved)) return -1e12;
+  if (saved <= 0) return saved;
+  return known(change) ? saved / Math.max(scale * change, 1e-9) : 0;
+}
+
 function candidateRows(facts, place) {
   const { scale, digits: figures } = part("network").dataset;
   const own = facts.candidates.filter(({ candidate }) => candidate.start <= place && place < candidate.end);
-  const ranked = own.sort((one, other) => (other.saved_ms ?? -Infinity) - (one.saved_ms ?? -Infinity));
+  const ranked = own.sort((one, other) => worth(other, Number(scale)) - worth(one, Number(scale)));
   return ranked.map((each) => {
     const lost = known(each.change) ? (Number(scale) * each.change + 0).toFixed(Number(figures)) : "not measured";
     const cells = [el("td", { class: "words" }, each.words), el("td", { "data-sort": each.latency_ms ?? -1 }, ms(each.latency_ms)),
@@ -41,10 +48,10 @@ function selectLayer(place, focus = false) {
   const head = el("p", { class: "layer-head" }, el("strong", {}, layer.name), el("span", { class: "muted" }, ` layer ${chosen} of ${count}, ${ms(taken)}`),
     el("span", { class: "moves" }, moves));
   const { change, explanation } = part("network").dataset;
-  const headings = ["what can be done", "latency then", "saves", change, ""];
+  const headings = ["what can be done, best trade first", "latency then", "saves", change];
   const body = el("tbody", {}, candidateRows(facts, chosen));
   const table = el("table", { "aria-label": `Candidates of ${layer.name}` },
-    el("thead", {}, el("tr", {}, headings.map((text) => el(text ? "th" : "td", text ? { scope: "col" } : {}, text)))), body);
+    el("thead", {}, el("tr", {}, headings.map((text) => el("th", { scope: "col" }, text)), el("th", { scope: "col", class: "live" }, "chosen"))), body);
   box.replaceChildren(head, el("p", { class: "fate" }), el("div", { class: "scroll tall", "data-title": `Candidates of ${layer.name}` }, table),
     el("p", { class: "muted small" }, explanation));
   makeSortable(table);
@@ -72,7 +79,7 @@ function sortBy(table, column, heading) {
 
 function makeSortable(table) {
   [...table.tHead.rows[0].cells].forEach((heading, column) => {
-    if (!heading.textContent) return;
+    if (heading.classList.contains("live")) return; // its text follows the slider
     const press = el("button", { type: "button", class: "sort" }, ...heading.childNodes);
     press.addEventListener("click", () => sortBy(table, column, heading));
     heading.append(press);
