@@ -85,9 +85,9 @@ class CountingTask(Classification):
             self.drawn += 1
             yield batch
 
-    def _correct(self, *given: Any) -> tuple[int, int]:
+    def _right(self, *given: Any) -> Tensor:
         self.scored += 1
-        return super()._correct(*given)
+        return super()._right(*given)
 
 
 def task(seed: int = 5) -> CountingTask:

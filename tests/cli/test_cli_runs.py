@@ -156,7 +156,7 @@ def test_verbs_compose_on_one_run_directory(run: Run, tmp_path: Path, source: st
     assert exported["convs"] == merged["convs_after"]
     assert Path("fast.onnx").read_bytes() == (place / "model.onnx").read_bytes()
     page = document(run("report", "b", "--no-pictures", "--json"))
-    (result,) = page["runs"][0]["results"]
+    result = page["runs"][0]["results"][0]["report"]
     assert (result["method"], result["budget"], result["label"]) == (method, "90%", "plain")
     assert result["score"]["value"] == exported["score"]
 

@@ -12,19 +12,27 @@ from typing import Any
 import tiny_runs
 from layermerge.conv import ConvSpec
 from layermerge.planning.candidate import Candidate
+from layermerge.reporting.candidate_words import candidate_words
 from layermerge.reporting.fact_records import (
     CandidateFacts,
     ChoiceFacts,
     CostFacts,
     CurveFacts,
+    EstimateFacts,
+    FileFacts,
     LayerFacts,
     MethodFacts,
     PointFacts,
     ReasonFacts,
+    ResultFacts,
     RunFacts,
 )
+from layermerge.reporting.stop_words import describe
+from layermerge.reporting.stops import stops_of
+from layermerge.reporting.verdict import verdict_of
 from layermerge.runs.compare import compare
-from layermerge.runs.records import Choice, Report, Variant
+from layermerge.runs.plan_file import BlockSpan
+from layermerge.runs.records import Choice, Environment, Report, Variant
 from layermerge.solving.frontier import Point, Round, Solution
 from layermerge.tables.cost import TableCost
 from layermerge.tasks.base import Score
@@ -74,23 +82,45 @@ def report(
         "convs_before": 36,
         "convs_after": 20,
         "epochs": 3.0,
+        "environment": Environment("2026-11-18T08:00:00+00:00", "Some CPU", 2, "Linux", {"torch": "2.13"}, "abc123"),
     }
     return Report(**facts | more)
 
 
+def result(given: Report) -> ResultFacts:
+    """A result with the files that a run leaves."""
+    place = f"runs/made-up/{given.method}/{given.budget.replace('%', 'pct')}/{given.label}"
+    files = (
+        FileFacts("ONNX, float32", f"{place}/model.onnx", 1_063_000, given.measured_ms, given.score),
+        FileFacts("weights", f"{place}/model.safetensors", 1_020_000, note="for Python: layermerge.load reads it"),
+    )
+    command = f"layermerge compress runs/made-up/recipe.yaml --run-dir runs/made-up-again --budget {given.budget}"
+    return ResultFacts(given, verdict_of(given), place, files, {"latency table": 8.0, "fine-tuning": 95.0}, command)
+
+
 def made_up(layers: int = 12, *, name: str = "made-up", layer: str = "block{}.conv", **more: Any) -> RunFacts:
-    """A run of so many layers: `layermerge` drops or merges two layers after the other, `layeronly` drops them."""
-    singles = [_candidate(place, place + 1, (place,)) for place in range(layers)]
-    gone = [_candidate(place, place + 1, ()) for place in range(layers)]
-    pairs = [_candidate(place, place + 2, (place, place + 1)) for place in range(layers - 1)]
-    methods = tuple(_method(method, layers) for method in ("layermerge", "layeronly"))
+    """A run of so many layers: `layermerge` drops or merges two layers after the other, `layeronly` drops them.
+
+    With `estimated`, scores are estimated for every point of the frontier.
+    """
+    names = [layer.format(place) for place in range(layers)]
+    singles = [_candidate(names, place, place + 1, (place,)) for place in range(layers)]
+    gone = [_candidate(names, place, place + 1, ()) for place in range(layers)]
+    pairs = [_candidate(names, place, place + 2, (place, place + 1)) for place in range(layers - 1)]
+    candidates = (*singles, *gone, *pairs)
+    reports = [report("original", "100%", 20.0, 0.91, budget_ms=20.0), report(), report("layeronly", value=0.8)]
+    results = more.pop("results", tuple(map(result, reports)))
+    estimated = more.pop("estimated", False)
+    methods = tuple(
+        _method(method, layers, candidates, results, estimated=estimated) for method in ("layermerge", "layeronly")
+    )
     facts: dict[str, Any] = {
         "name": name,
         "directory": f"runs/{name}",
         "method": "layermerge",
         "inputs": ((3, 32, 32),),
         "layers": tuple(_layer(place, layer.format(place)) for place in range(layers)),
-        "candidates": (*singles, *gone, *pairs),
+        "candidates": candidates,
         "original_ms": 20.0,
         "fixed_ms": 2.0,
         "scale": 1.0,
@@ -98,12 +128,15 @@ def made_up(layers: int = 12, *, name: str = "made-up", layer: str = "block{}.co
         "latency_setting": {"runtime": "onnxruntime", "version": "1.2", "threads": 1, "batch": 1},
         "importance_setting": {"recipe.steps": 10},
         "methods": methods,
-        "results": (report("original", "100%", 20.0, 0.91, budget_ms=20.0), report(), report("layeronly", value=0.8)),
-        "headline": 1,
+        "results": results,
+        "headline": 1 if len(results) > 1 else None,
+        "headline_note": "",
+        "model": "timm:resnet18",
+        "blocks": tuple(BlockSpan(f"block{place}", place, place + 2) for place in range(1, layers - 1, 3)),
         "curves": tuple(_curve(method) for method in ("layermerge", "layeronly")),
         "costs": (CostFacts(method="layermerge", cost=TableCost(entries=9, scored=5, importance_seconds=300.0)),),
         "reasons": (
-            ReasonFacts(kind="rule", reason="a pooling lies between", count=7, examples=("a to b",)),
+            ReasonFacts(kind="rule", reason="a pooling lies between", count=7, examples=("a to b",), plain="Pooling."),
             ReasonFacts(kind="slow", reason="unmerged it is faster", count=3, examples=("c to d",)),
         ),
         "missing": (),
@@ -119,15 +152,25 @@ def _layer(place: int, name: str) -> LayerFacts:
     return LayerFacts(layer, removable=place > 0, fixed=False, latency_ms=0.1 + 0.02 * (place % 7))
 
 
-def _candidate(start: int, end: int, kept: tuple[int, ...]) -> CandidateFacts:
+def _candidate(names: list[str], start: int, end: int, kept: tuple[int, ...]) -> CandidateFacts:
     size = 1 + 2 * len(kept)
-    names = tuple(str(place) for place in range(start, end))
     spec = ConvSpec(16, 16, (size, size)) if kept else None
-    candidate = Candidate(start, end, names, tuple(map(str, kept)), spec)
-    return CandidateFacts(candidate.key, candidate, kept, 0.1 * size if kept else 0.0, -0.01)
+    candidate = Candidate(start, end, tuple(names[start:end]), tuple(names[place] for place in kept), spec)
+    alone = sum(0.1 + 0.02 * (place % 7) for place in range(start, end))
+    taken = alone * (1.0 if len(kept) == 1 else 0.7 if kept else 0.0)
+    words = candidate_words(candidate)
+    change = -0.01 * (end - len(kept)) if end - start > 1 or not kept else 0.0
+    return CandidateFacts(candidate.key, candidate, kept, words, taken, alone - taken, change)
 
 
-def _method(method: str, layers: int) -> MethodFacts:
+def _method(
+    method: str,
+    layers: int,
+    candidates: tuple[CandidateFacts, ...],
+    results: tuple[ResultFacts, ...],
+    *,
+    estimated: bool,
+) -> MethodFacts:
     """Point by point, two layers fewer are treated; the last point is the untouched network."""
     points = []
     for treated in range(layers - layers % 2, -1, -2):
@@ -137,12 +180,28 @@ def _method(method: str, layers: int) -> MethodFacts:
             front = [layers + place for place in range(treated)]
         latency_ms = 20.0 - 12.0 * treated / layers
         chain = (*front, *range(treated, layers))
-        points.append(PointFacts(Point(latency_ms, float(layers - treated / 3)), chain))
+        expected = 0.9 - 0.1 * treated / layers
+        estimate = EstimateFacts(expected, expected - 0.02, expected + 0.01) if estimated else None
+        points.append(PointFacts(Point(latency_ms, float(layers - treated / 3)), chain, estimate))
     rounds = (Round(12.0, 12.7), Round(11.0, 11.6))
     solution = Solution((), 11.0, points[1].point.importance, 11.6, 12.0, rounds)
     choice = ChoiceFacts(Choice("s", method, method, "exp", "60%", 20.0, solution, TableCost()), points[1].candidates)
+
+    def described(places: tuple[int, ...]) -> Any:
+        return describe([(candidates[place].candidate, candidates[place].latency_ms or 0.0) for place in places], 2.0)
+
+    def command(budget: str) -> str:
+        return f"layermerge compress --run-dir runs/made-up --budget {budget}"
+
+    frontier = tuple(points)
     return MethodFacts(
-        method=method, objective="exp", entries=9, points=len(points), frontier=tuple(points), choices=(choice,)
+        method=method,
+        objective="exp",
+        entries=9,
+        points=len(points),
+        frontier=frontier,
+        choices=(choice,),
+        stops=stops_of(frontier, (choice,), results, 20.0, described, command),
     )
 
 

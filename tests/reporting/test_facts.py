@@ -13,14 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from pydantic import TypeAdapter
 
 from layermerge.errors import ArtifactError
 from layermerge.files import plain
 from layermerge.planning.plan import Rejection
 from layermerge.reporting.fact_records import MethodFacts, RunFacts
-from layermerge.reporting.facts import MOST_POINTS, gather, headline, thinned
+from layermerge.reporting.facts import MOST_POINTS, gather, thinned
+from layermerge.reporting.html.snippets import snippets
 from layermerge.reporting.reasons import group_reasons, grouped
+from layermerge.reporting.result_facts import headline, headline_note
 from layermerge.runs.directory import RunDirectory
 from layermerge.solving.frontier import Frontier
 from layermerge.tasks.base import Score
@@ -93,14 +96,17 @@ def test_latencies_are_the_prices_of_the_runtime(facts: RunFacts) -> None:
 
 
 def test_results_choices_and_curves_are_those_of_the_files(facts: RunFacts) -> None:
-    found = {(entry.method, entry.budget, entry.label): entry for entry in facts.results}
+    reports = [result.report for result in facts.results]
+    found = {(entry.method, entry.budget, entry.label): entry for entry in reports}
     assert set(found) == {("original", "100%", "plain")} | {
         (method, "85%", "plain") for method in ("layermerge", "depth", "layeronly")
     }
-    assert facts.results[0].method == "original"
+    assert reports[0].method == "original"
     for (method, budget, label), entry in found.items():
         place = f"{method}/{budget.replace('%', 'pct')}/{label}"
-        assert plain(entry) == read(f"{place}/result.json")
+        stored = read(f"{place}/result.json")
+        assert all(len(stored[name].pop("right")) == 16 for name in ("score", "original_score"))  # 90 bits, in base64
+        assert plain(entry) == stored | {name: {**stored[name], "right": None} for name in ("score", "original_score")}
         curve = next(
             curve for curve in facts.curves if (curve.variant.method, curve.variant.budget) == (method, budget)
         )
@@ -116,7 +122,7 @@ def test_results_choices_and_curves_are_those_of_the_files(facts: RunFacts) -> N
     assert facts.original_score is not None
     assert facts.original_score.value == read("original.json")["score"]["value"]
     assert facts.missing == ()
-    assert facts.results[facts.headline or 0].method == "layermerge"
+    assert facts.results[facts.headline or 0].report.method == "layermerge"
 
 
 def test_costs_and_reasons_count_the_rows(facts: RunFacts) -> None:
@@ -327,6 +333,17 @@ def test_the_headline_is_the_tightest_budget_that_cost_little() -> None:
     assert headline(reports[:1], "layermerge") is None
 
 
+def test_the_note_on_the_headline_is_true() -> None:
+    """It once said of a loss of 40 points that the score was mostly kept."""
+    good, bad, worse = report(value=0.89), report(value=0.5), report(budget="40%", budget_ms=8.0, value=0.4)
+    assert headline_note([good], 0) == headline_note([], None) == ""
+    assert "not a large one" in headline_note([good, worse], 0)
+    assert headline_note([bad, worse], 0) == "One of 2 results. All of them lost much; this one lost least."
+    far = Score("distance", 0.5, 9, kind="loss")
+    distant = [report(score=far, original_score=replace(far, value=0.0)) for _ in range(2)]
+    assert "lost much" in headline_note(distant, 0)
+
+
 def test_of_a_loss_less_is_better() -> None:
     def losing(value: float, budget_ms: float) -> Any:
         score = Score("loss", value, 9, kind="loss")
@@ -369,3 +386,66 @@ def test_facts_survive_json() -> None:
         points = [each.point for method in facts.methods for each in method.frontier]
         numbers = itertools.chain.from_iterable((point.latency_ms, point.importance) for point in points)
         assert all(math.isfinite(number) for number in numbers)
+
+
+# -- results, files, budgets
+
+
+def test_files_times_and_environment_of_a_result(facts: RunFacts) -> None:
+    best = facts.results[facts.headline or 0]
+    assert {Path(file.path).name: file.bytes for file in best.files} == {
+        path.name: path.stat().st_size for path in (finished_run() / "layermerge/85pct/plain").glob("model.*")
+    }
+    served = next(file for file in best.files if file.latency_ms is not None)
+    assert (served.kind, served.latency_ms, served.score) == (
+        "ONNX, float32",
+        best.report.measured_ms,
+        best.report.score,
+    )
+    logged = lines("layermerge/85pct/plain/recovery.jsonl")
+    assert best.seconds["fine-tuning"] == logged[-1]["seconds"]
+    made = best.report.environment
+    assert made is not None
+    assert made.versions["torch"] == torch.__version__
+    assert made.processor
+    assert [(block.start, block.end) for block in facts.blocks] == [(1, 3)]
+
+
+def test_stops_are_the_frontier_budget_by_budget(facts: RunFacts) -> None:
+    own = method_of(facts, "layermerge")
+    assert facts.original_ms is not None
+    assert [stop.budget_ms for stop in own.stops] == sorted(stop.budget_ms for stop in own.stops)
+    first = math.ceil(100 * own.frontier[0].point.latency_ms / facts.original_ms)
+    assert {stop.budget for stop in own.stops} == {f"{share}%" for share in range(first, 101)}
+    for stop in own.stops:
+        if stop.budget == "85%":
+            assert stop.measured
+            assert stop.result is not None
+            assert stop.latency_ms == facts.results[stop.result].report.measured_ms
+            continue
+        within = [each for each in own.frontier if each.point.latency_ms <= stop.budget_ms * (1 + 1e-12)]
+        assert (stop.latency_ms, stop.candidates) == (within[-1].point.latency_ms, within[-1].candidates)
+        parts = [facts.candidates[place].candidate for place in stop.candidates]
+        kept = sum(len(part.kept) for part in parts)
+        assert (stop.left, stop.removed) == (sum(part.spec is not None for part in parts), len(facts.layers) - kept)
+        assert stop.merged == kept - stop.left
+    untouched = own.stops[-1]
+    assert (untouched.left, untouched.removed, untouched.merged) == (5, 0, 0)
+    assert untouched.went == "Nothing was removed or merged."
+
+
+def test_what_candidates_save(facts: RunFacts) -> None:
+    plan = read("plan.json")
+    for own, candidate in zip(facts.candidates, plan["candidates"], strict=True):
+        alone = sum(price(plan["layers"][place]["spec"]) for place in range(candidate["start"], candidate["end"]))
+        assert own.saved_ms == pytest.approx(alone - price(candidate["spec"]))
+
+
+def test_the_snippet_for_onnxruntime_runs(facts: RunFacts) -> None:
+    best = facts.results[facts.headline or 0]
+    texts = dict(snippets(facts, best))
+    names: dict[str, Any] = {}
+    exec(texts["onnxruntime"], names)
+    assert names["outputs"][0].shape == (1, 3)
+    assert "mean (0.45, 0.5, 0.55)" in texts["onnxruntime"]
+    assert f"lm.load({best.directory!r}, model)" in texts["PyTorch"]

@@ -19,7 +19,7 @@ from layermerge.errors import ArtifactError
 from layermerge.files import plain
 from layermerge.reporting.page import page_text, write_page, write_report
 from layermerge.tasks.base import Score
-from reporting.report_runs import NASTY, finished_run, made_up, report
+from reporting.report_runs import NASTY, finished_run, made_up, report, result
 
 __all__ = ["reports"]
 
@@ -48,8 +48,8 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._inside == "script":
             self.scripts[-1] += data
-        elif self._inside == "title":
-            self.title += data
+        elif self._inside == "title":  # that of the page; marks in charts have titles too
+            self.title = self.title or data
 
 
 def test_it_loads_nothing() -> None:
@@ -74,7 +74,7 @@ def test_scripts_never_parse_text_as_html() -> None:
 def test_names_are_data_and_nothing_else() -> None:
     facts = made_up(name=NASTY, layer=NASTY + "{}", directory=f"runs/{NASTY}", missing=(f"<!--{NASTY}",))
     text = page_text([facts])
-    page, harmless = Page(text), Page(page_text([made_up()]))
+    page, harmless = Page(text), Page(page_text([made_up(missing=("something",))]))
     assert NASTY not in text
     assert [tag for tag, _ in page.tags] == [tag for tag, _ in harmless.tags]
     assert json.loads(page.scripts[0]) == [plain(facts)]
@@ -90,10 +90,12 @@ def test_what_is_filled_in_is_not_filled_again() -> None:
 
 def test_numbers_that_json_does_not_have_become_null() -> None:
     score = Score("accuracy", math.nan, 10)
-    facts = made_up(results=(report(score=score),), headline=0)
-    island = Page(page_text([facts])).scripts[0]
+    facts = made_up(results=(result(report(score=score)),), headline=0)
+    text = page_text([facts])
+    island = Page(text).scripts[0]
     assert "NaN" not in island
-    assert json.loads(island)[0]["results"][0]["score"]["value"] is None
+    assert json.loads(island)[0]["results"][0]["report"]["score"]["value"] is None
+    assert "nan" not in text.partition("</style>")[2].partition('id="facts"')[0]
 
 
 def test_every_script_and_style_is_there() -> None:

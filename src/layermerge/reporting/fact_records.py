@@ -8,6 +8,8 @@ from typing import Literal
 
 from layermerge.data.sets import Scalar
 from layermerge.planning.candidate import Candidate
+from layermerge.reporting.verdict import Verdict
+from layermerge.runs.plan_file import BlockSpan
 from layermerge.runs.records import Choice, Report, Variant
 from layermerge.solving.frontier import Point
 from layermerge.tables.bounds import Objective
@@ -37,17 +39,31 @@ class CandidateFacts:
     key: str
     candidate: Candidate
     places: tuple[int, ...]
+    words: str
+    """What it does, in a few words."""
     latency_ms: float | None = None
+    saved_ms: float | None = None
+    """What its layers take as they are, less its own latency."""
     change: float | None = None
     """D, the change in the score; None where it was not measured."""
 
 
 @dataclass(frozen=True)
+class EstimateFacts:
+    """A score that was estimated and not measured, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class PointFacts:
-    """A point of the frontier, and the candidates behind it."""
+    """A point of the frontier, and the candidates behind it; `estimated` is the score to expect, where one was estimated."""
 
     point: Point
     candidates: Places
+    estimated: EstimateFacts | None = None
 
 
 @dataclass(frozen=True)
@@ -59,8 +75,36 @@ class ChoiceFacts:
 
 
 @dataclass(frozen=True)
+class StopFacts:
+    """What a method offers at one budget: what was chosen and measured for it, else the frontier's best point within it."""
+
+    budget: str
+    """As it is typed, such as 45%."""
+    budget_ms: float
+    latency_ms: float
+    measured: bool
+    candidates: Places
+    importance: float
+    left: int
+    """Convolutions in the network that is served."""
+    removed: int
+    merged: int
+    """Convolutions that went into another."""
+    went: str
+    """Which convolutions are not there any more, in words."""
+    time: str
+    """What takes most of the time, in words."""
+    result: int | None
+    """The place of its result, where there is one."""
+    estimated: EstimateFacts | None
+    command: str
+    """What makes this network."""
+
+
+@dataclass(frozen=True)
 class MethodFacts:
-    """A method's menu, its frontier (thinned; `points` counts all) and its choices; `note` says why there is no frontier."""
+    """A method's menu, its frontier (thinned; `points` counts all), its choices, and its stops: what it offers budget
+    by budget; `note` says why there is no frontier."""
 
     method: str
     objective: Objective
@@ -68,7 +112,35 @@ class MethodFacts:
     points: int = 0
     frontier: tuple[PointFacts, ...] = ()
     choices: tuple[ChoiceFacts, ...] = ()
+    stops: tuple[StopFacts, ...] = ()
     note: str | None = None
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """A file of a served network. Latency and score only where they were measured on this file; `note` is for people."""
+
+    kind: str
+    """Such as ONNX, float32."""
+    path: str
+    bytes: int
+    latency_ms: float | None = None
+    score: Score | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ResultFacts:
+    """A result, what is to be thought of it, where its files are, and what it took."""
+
+    report: Report
+    verdict: Verdict
+    directory: str
+    files: tuple[FileFacts, ...]
+    seconds: Mapping[str, float]
+    """What was done, and how long it took."""
+    command: str
+    """What makes it once more, from nothing."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +169,8 @@ class ReasonFacts:
     reason: str
     count: int
     examples: tuple[str, ...]
+    plain: str = ""
+    """Why that is so, in plain words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +191,14 @@ class RunFacts:
     latency_setting: Mapping[str, Scalar]
     importance_setting: Mapping[str, Scalar]
     methods: tuple[MethodFacts, ...]
-    results: tuple[Report, ...]
+    results: tuple[ResultFacts, ...]
     headline: int | None
     """Which of the results stands for the run."""
+    headline_note: str
+    """Why that one, where there are several."""
+    model: str | None
+    """As the recipe names it."""
+    blocks: tuple[BlockSpan, ...]
     curves: tuple[CurveFacts, ...]
     costs: tuple[CostFacts, ...]
     reasons: tuple[ReasonFacts, ...]

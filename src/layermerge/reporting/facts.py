@@ -12,12 +12,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from layermerge.errors import ArtifactError, LayerMergeError
 from layermerge.planning.candidate import Candidate
 from layermerge.planning.plan import METHODS, Plan
+from layermerge.reporting.candidate_words import candidate_words
+from layermerge.reporting.commands import Commands, known_recipe
 from layermerge.reporting.fact_records import (
     CandidateFacts,
     ChoiceFacts,
@@ -25,12 +27,17 @@ from layermerge.reporting.fact_records import (
     CurveFacts,
     LayerFacts,
     MethodFacts,
+    Places,
     PointFacts,
     RunFacts,
+    StopFacts,
 )
 from layermerge.reporting.reasons import group_reasons
+from layermerge.reporting.result_facts import headline, headline_note, rank, result_facts
+from layermerge.reporting.stop_words import Described, describe
+from layermerge.reporting.stops import stops_of
 from layermerge.runs.directory import RunDirectory
-from layermerge.runs.records import CONTROL, Choice, Report
+from layermerge.runs.records import Choice
 from layermerge.solving.frontier import Frontier
 from layermerge.solving.solve import objective_of, solve
 from layermerge.tables.bounds import Objective
@@ -39,8 +46,6 @@ from layermerge.tables.latency import LatencyTable
 from layermerge.tables.workload_clock import WHOLE
 
 MOST_POINTS = 150
-ACCEPTABLE_LOSS = 0.03
-"""The headline is the result at the tightest budget that lost no more than this share of the original's score."""
 
 
 def gather(run_dir: str | Path) -> RunFacts:
@@ -70,13 +75,18 @@ class _Gathering:
         self.variants = [
             (place, variant) for place in directory.variants() if not (variant := place.read_variant()).first_of_two
         ]
-        self.results = _in_order(result for place, _ in self.variants if (result := place.read_result()) is not None)
+        self.recipe = known_recipe(directory.recipe)
+        self.commands = Commands(directory.path, directory.recipe, self.recipe)
+        self.made = self._choices()
+        self.results = result_facts((place for place, _ in self.variants), self.menus, self.usual, self.commands)
 
     def facts(self) -> RunFacts:
         methods = self._methods()
         curves = self._curves()
         self._note_results()
         score = self.directory.known_score()
+        reports = [result.report for result in self.results]
+        chosen = headline(reports, self.plan.method)
         return RunFacts(
             name=self.directory.path.resolve().name,
             directory=str(self.directory.path),
@@ -85,14 +95,17 @@ class _Gathering:
             layers=tuple(self._layer(place) for place in range(len(self.plan.layers))),
             candidates=tuple(map(self._candidate, self.plan.candidates)),
             original_ms=self._whole_ms,
-            fixed_ms=self.latency.fixed_ms if self.latency and self._all_timed else None,
+            fixed_ms=self._fixed_ms,
             scale=self.latency.scale if self.latency and self._all_timed else None,
-            original_score=score.score if score else None,
+            original_score=replace(score.score, right=None) if score else None,
             latency_setting=self.latency.table.provenance if self.latency else {},
             importance_setting=self.importance.provenance if self.importance else {},
             methods=methods,
             results=self.results,
-            headline=headline(self.results, self.plan.method),
+            headline=chosen,
+            headline_note=headline_note(reports, chosen),
+            model=self.recipe.model if self.recipe else None,
+            blocks=self.file.blocks,
             curves=curves,
             costs=self._costs(methods),
             reasons=group_reasons(self.plan, self.latency, self.importance),
@@ -105,6 +118,10 @@ class _Gathering:
     def _whole_ms(self) -> float | None:
         row = self.latency.table.rows.get(WHOLE) if self.latency else None
         return row.value if row else None
+
+    @cached_property
+    def _fixed_ms(self) -> float | None:
+        return self.latency.fixed_ms if self.latency and self._all_timed else None
 
     def _lacking_workloads(self, menu: Plan) -> int:
         """How many workloads the latency table still lacks; the whole network is one of them."""
@@ -126,9 +143,17 @@ class _Gathering:
 
     def _candidate(self, candidate: Candidate) -> CandidateFacts:
         row = self.importance.rows.get(candidate.key) if self.importance else None
-        places = tuple(place for place, name in enumerate(candidate.layers, candidate.start) if name in candidate.kept)
         change = row.value if row else None if candidate.changes else 0.0
-        return CandidateFacts(candidate.key, candidate, places, self._latency_of(candidate), change)
+        words, latency_ms = candidate_words(candidate), self._latency_of(candidate)
+        saved_ms = self._saved(candidate, latency_ms)
+        return CandidateFacts(candidate.key, candidate, _kept_places(candidate), words, latency_ms, saved_ms, change)
+
+    def _saved(self, candidate: Candidate, latency_ms: float | None) -> float | None:
+        """None where one of its layers was not timed by itself."""
+        singles = [self.plan.single(place, kept=True) for place in range(candidate.start, candidate.end)]
+        taken = [self._latency_of(single) if single else None for single in singles]
+        known = [each for each in taken if each is not None]
+        return None if latency_ms is None or len(known) < len(taken) else sum(known) - latency_ms
 
     def _latency_of(self, candidate: Candidate) -> float | None:
         """On the scale of the whole network, which needs all single layers; before these are there, as measured."""
@@ -144,34 +169,53 @@ class _Gathering:
 
     # -- methods
 
+    def _choices(self) -> dict[str, list[Choice]]:
+        """By method; the plan's own has a place where nothing was chosen by it yet."""
+        made: dict[str, list[Choice]] = {self.plan.method: []}
+        for choice in self.directory.choices():
+            made.setdefault(choice.method, []).append(choice)
+        self.usual = objective_of(self.importance or {})
+        self.menus: dict[str, tuple[str, Objective]] = {
+            name: (own[0].menu, own[0].objective) if own else (name, self.usual) for name, own in made.items()
+        }
+        return made
+
     def _methods(self) -> tuple[MethodFacts, ...]:
         """The plan's own method, and all that something was chosen by."""
-        choices: dict[str, list[Choice]] = {self.plan.method: []}
-        for choice in self.directory.choices():
-            choices.setdefault(choice.method, []).append(choice)
-        usual = objective_of(self.importance or {})
-        named = {name: (made[0].menu, made[0].objective) if made else (name, usual) for name, made in choices.items()}
         order = [self.plan.method, *METHODS]
-        names = sorted(choices, key=lambda name: (*_rank(order, named[name][0]), name))
-        self.menus = {name: menu for name, (menu, _) in named.items()}
-        return tuple(self._method(name, named[name][1], choices[name]) for name in names)
+        names = sorted(self.made, key=lambda name: (*rank(order, self.menus[name][0]), name))
+        return tuple(self._method(name, self.made[name]) for name in names)
 
-    def _method(self, name: str, objective: Objective, choices: list[Choice]) -> MethodFacts:
+    def _method(self, name: str, choices: list[Choice]) -> MethodFacts:
+        base, objective = self.menus[name]
         chosen = tuple(map(self._choice, sorted(choices, key=lambda choice: choice.solution.budget_ms or 0.0)))
-        menu = self._menu(self.menus[name])
+        menu = self._menu(base)
         if menu is None:
             note = f"{name}: plan.json holds the menu of {self.plan.method}, so this frontier cannot be drawn"
             self.missing.append(note)
-            return MethodFacts(name, objective, 0, choices=chosen, note=note)
+            return MethodFacts(name, objective, 0, choices=chosen, stops=self._stops(name, (), chosen), note=note)
         frontier = self._frontier(name, menu, objective)
         entries = len(menu.entries)
         if isinstance(frontier, str):
             self.missing.append(frontier)
-            return MethodFacts(name, objective, entries, choices=chosen, note=frontier)
+            stops = self._stops(name, (), chosen)
+            return MethodFacts(name, objective, entries, choices=chosen, stops=stops, note=frontier)
         solutions = [choice.solution for choice in choices]
         wanted = [at for solution in solutions for at in (solution.budget_ms, solution.latency_ms) if at is not None]
         points = tuple(self._point(frontier, place) for place in thinned(frontier, wanted))
-        return MethodFacts(name, objective, entries, len(frontier.points), points, chosen)
+        stops = self._stops(name, points, chosen)
+        return MethodFacts(name, objective, entries, len(frontier.points), points, chosen, stops)
+
+    def _stops(
+        self, name: str, frontier: Sequence[PointFacts], choices: Sequence[ChoiceFacts]
+    ) -> tuple[StopFacts, ...]:
+        menu, objective = self.menus[name]
+        command = partial(self.commands.for_budget, menu, objective)
+        return stops_of(frontier, choices, self.results, self._whole_ms or math.inf, self._described, command)
+
+    def _described(self, places: Places) -> Described:
+        parts = [self.plan.candidates[place] for place in places]
+        return describe([(part, self._latency_of(part) or 0.0) for part in parts], self._fixed_ms or 0.0)
 
     def _menu(self, base: str) -> Plan | None:
         """A method's part of the plan; None where the plan was written for a method that offers less."""
@@ -244,31 +288,17 @@ class _Gathering:
         """From the tables where they are; for methods of several networks, what their result says."""
         costs: dict[str, TableCost] = {}
         for facts in methods:
-            menu = self._menu(self.menus[facts.method])
+            menu = self._menu(self.menus[facts.method][0])
             if menu and self.latency and not self._lacking_workloads(menu):
                 costs[facts.method] = table_cost(menu, self.importance, self._table_of(menu))
-        for report in self.results:
+        for report in (result.report for result in self.results):
             if report.cost.entries:
                 costs.setdefault(report.method, report.cost)
         return tuple(CostFacts(method, cost) for method, cost in costs.items())
 
 
-def headline(results: Sequence[Report], method: str) -> int | None:
-    """The method's result at the tightest budget that cost little of the score; where all cost much, the best score."""
-    compressed = [place for place, report in enumerate(results) if report.method != CONTROL]
-    own = [place for place in compressed if results[place].method == method] or compressed
-    losses = {place: _loss(results[place]) for place in own}
-    if little := [place for place in own if losses[place] <= ACCEPTABLE_LOSS]:
-        # Of several fine-tunings for one budget, the held-out data choose: test data only report.
-        return min(little, key=lambda place: (results[place].budget_ms, -results[place].held_out))
-    return min(own, key=lambda place: losses[place], default=None)
-
-
-def _loss(report: Report) -> float:
-    """The share of the original's score that was lost; of a loss, less is better."""
-    before, after = report.original_score.value, report.score.value
-    worse = before - after if report.score.kind == "share" else after - before
-    return worse / abs(before) if before else worse
+def _kept_places(candidate: Candidate) -> Places:
+    return tuple(place for place, name in enumerate(candidate.layers, candidate.start) if name in candidate.kept)
 
 
 def thinned(frontier: Frontier, wanted: Iterable[float]) -> list[int]:
@@ -283,13 +313,3 @@ def thinned(frontier: Frontier, wanted: Iterable[float]) -> list[int]:
     if room > 0:
         kept.update(others[:: -(-len(others) // room)] if len(others) > room else others)
     return sorted(kept)
-
-
-def _in_order(results: Iterable[Report]) -> tuple[Report, ...]:
-    """The control first, then by method as they were run and budget."""
-    order = [CONTROL, *METHODS]
-    return tuple(sorted(results, key=lambda report: (*_rank(order, report.method), report.label, report.budget_ms)))
-
-
-def _rank(order: Sequence[str], name: str) -> tuple[int, str]:
-    return (order.index(name) if name in order else len(order), name)

@@ -1,8 +1,8 @@
 """Page: `report.html`, one file that needs no network, no server and no other file.
 
-In: run directories. Out: a page made of the files in `page/` and the runs' facts as JSON.
-Guarantees: names from the runs reach the page only as JSON data, which cannot end its script element; the file is written
-whole or not at all.
+In: run directories. Out: a page made of the files in `page/`, the parts that `html/` draws, and the runs' facts as JSON.
+Guarantees: all figures and tables can be read without scripts; names from the runs reach the page only as escaped text and
+as JSON data, which cannot end its script element; the file is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -21,8 +21,18 @@ from layermerge.errors import ArtifactError
 from layermerge.files import plain, text_writer, write_files
 from layermerge.reporting.fact_records import RunFacts
 from layermerge.reporting.facts import gather
+from layermerge.reporting.html.evidence import evidence
+from layermerge.reporting.html.explore import explore
+from layermerge.reporting.html.hero import hero
+from layermerge.reporting.html.markup import Markup, el, join
+from layermerge.reporting.html.names import Ids
+from layermerge.reporting.html.network import network
+from layermerge.reporting.html.reproduce import reproduce
+from layermerge.reporting.html.runs_compared import runs_compared
+from layermerge.reporting.html.why import why
 
-_SCRIPTS = ("drawing.js", "choices.js", "diagram.js", "sections.js", "page.js")
+_SCRIPTS = ("elements.js", "state.js", "strip.js", "saving.js", "layers.js", "page.js")
+_STYLES = ("colours.css", "page.css", "parts.css", "paper.css")
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -46,13 +56,25 @@ def page_text(runs: Sequence[RunFacts]) -> str:
     """The page as text."""
     parts = {
         "title": html.escape(f"{', '.join(run.name for run in runs)} · layermerge report"),
-        "style": _file("page.css"),
+        "style": "\n".join(map(_file, _STYLES)),
+        "runs": _runs(runs),
         "script": "\n".join(map(_file, _SCRIPTS)),
         "data": _island(runs),
         "version": html.escape(__version__),
     }
     # In one pass: what is filled in is never searched for further places.
     return _PLACE.sub(lambda place: parts[place[1]], _file("report.html"))
+
+
+def _runs(runs: Sequence[RunFacts]) -> Markup:
+    """Every run whole, one after the other; a script shows one at a time."""
+    parts = [_run(run, Ids(place)) for place, run in enumerate(runs)]
+    return join([runs_compared(runs) if len(runs) > 1 else None, *parts])
+
+
+def _run(run: RunFacts, ids: Ids) -> Markup:
+    parts = [section(run, ids) for section in (hero, explore, network, why, reproduce, evidence)]
+    return el("article", parts, id=ids("run-part"), aria_labelledby=ids("title"))
 
 
 def _island(runs: Sequence[RunFacts]) -> str:

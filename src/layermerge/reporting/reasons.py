@@ -15,6 +15,26 @@ from layermerge.tables.table import Table
 from layermerge.tables.workload_clock import WHOLE
 
 _EXAMPLES = 3
+_PLAIN = (
+    ("follows a strided one", "A convolution with stride skips pixels, which a larger kernel behind it would need."),
+    ("dilated conv merges only", "Kernels with gaps (dilation) merge only with kernels of a single pixel."),
+    ("dilated body does not line up", "A kernel with gaps (dilation) does not line up with the shortcut beside it."),
+    ("above max_kernel", "The kernel that would come of it is larger than the rules allow."),
+    ("zero padding inside", "The zeros around the image that the layers add would have no convolution left to add them."),
+    ("stride differently", "The two branches of the residual block step over the image differently."),
+    ("would move behind the range", "A norm inside would have to move behind, where the number of channels is another."),
+    ("not on one chain", "Something lies between them that does not merge, such as a concatenation, pooling or attention."),
+    ("shortcut conv", "A shortcut is treated by itself, or together with its whole residual block."),
+    ("only a part of block", "A residual block that is entered must be taken whole, as its shortcut adds what came before it."),
+    ("cannot be fused", "Something in the block is not linear, so it cannot become one kernel with its shortcut."),
+    ("pinned", "The rules of this run keep it as it is."),
+    ("does not merge", "The layer itself is of a kind that does not merge."),
+    ("as they are its layers take", "Merged, it would be slower than its layers are as they stand."),
+    ("unmerged it takes", "Merged, it would be slower than the same layers left apart."),
+    ("the layers that it stands for", "Merged, it would be slower than the layers that it stands for, as one pass showed."),
+    ("one conv, which is left to itself", "The block holds a single convolution, which stands on the menu by itself."),
+)  # fmt: skip
+"""From a part of a reason to the same for people who did not write the rules."""
 _NAMES = re.compile(r"'[^']*'")
 _NUMBERS = re.compile(r"\d+(\.\d+)? ms")
 
@@ -45,9 +65,14 @@ def grouped(found: Iterable[tuple[ReasonKind, str, str]]) -> tuple[ReasonFacts, 
         groups.setdefault((kind, alike), []).append(example)
     ordered = sorted(groups.items(), key=lambda group: (("rule", "slow", "failed").index(group[0][0]), -len(group[1])))
     return tuple(
-        ReasonFacts(kind, alike, len(examples), tuple(examples[:_EXAMPLES])) for (kind, alike), examples in ordered
+        ReasonFacts(kind, alike, len(examples), tuple(examples[:_EXAMPLES]), _plain(alike))
+        for (kind, alike), examples in ordered
     )
 
 
 def _range(names: list[str], start: int, end: int) -> str:
     return names[start] if end - start == 1 else f"{names[start]} to {names[end - 1]}"
+
+
+def _plain(reason: str) -> str:
+    return next((words for part, words in _PLAIN if part in reason), "")

@@ -28,12 +28,13 @@ def write_pictures(runs: Sequence[RunFacts], page: Path) -> list[Path]:
 
 def _draw(run: RunFacts, directory: Path, stem: str, suffix: str) -> list[Path]:
     written = []
-    labels = Counter(report.label for report in run.results) + Counter(curve.variant.label for curve in run.curves)
+    reports = [result.report for result in run.results]
+    labels = Counter(report.label for report in reports) + Counter(curve.variant.label for curve in run.curves)
     label = labels.most_common(1)[0][0] if labels else ""
-    shown = [report for report in run.results if report.label == label and math.isfinite(report.score.value)]
+    shown = [report for report in reports if report.label == label and math.isfinite(report.score.value)]
     if points := [MethodPoint.of(report) for report in shown]:
         place = directory / f"{stem}-accuracy{suffix}"
-        written.append(plot_accuracy(points, place, score=run.results[0].score.title))
+        written.append(plot_accuracy(points, place, score=reports[0].score.title))
     if methods := [method for method in run.methods if method.frontier]:
         written.append(_plot_frontiers(methods, run.original_ms or 0.0, directory / f"{stem}-frontier{suffix}"))
     share = run.original_score is None or run.original_score.kind == "share"

@@ -27,7 +27,8 @@ def begin_run(
     untouched = merge(rewrite(trace, []))
     if not with_weights:
         _forget_weights(untouched)
-    described = PlanFile.of(trace.inputs, plan, workloads_of(trace, plan), branches_of(trace, plan.rules))
+    workloads, branches = workloads_of(trace, plan), branches_of(trace, plan.rules)
+    described = PlanFile.of(trace.inputs, plan, workloads, branches, trace.structure.blocks)
     directory.write_plan(described, untouched, trace.inputs, branch_maker(trace, lambda: untouched))
     if recipe is not None:
         note_recipe(directory, recipe)

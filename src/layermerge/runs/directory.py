@@ -99,13 +99,21 @@ class VariantDirectory(NetworkDirectory):
     def calibration(self) -> Path:
         return self.path / "calibration.json"
 
+    def network_files(self) -> list[Path]:
+        """The files of the network, in the forms that it was written in."""
+        return sorted(path for path in self.path.glob("model*") if path.suffix in (".onnx", ".pt2", ".safetensors"))
+
+    def read_calibration(self) -> Calibration | None:
+        return read_document(self.calibration, Calibration) if self.calibration.is_file() else None
+
     def known_calibration(self, stamp: str) -> Calibration | None:
-        known = read_document(self.calibration, Calibration) if self.calibration.is_file() else None
+        known = self.read_calibration()
         return known if known is not None and known.stamp == stamp and self.calibrated.holds_network else None
 
     def read_calibrated(self) -> float | None:
         """The score before any training, where the network was calibrated."""
-        return read_document(self.calibration, Calibration).held_out if self.calibration.is_file() else None
+        calibration = self.read_calibration()
+        return calibration.held_out if calibration else None
 
     def second_stage(self, method: str) -> RunDirectory:
         """Where a method of two stages goes on from this network."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from layermerge.planning.rules import Rules
 from layermerge.tables.branches import Branch
 from layermerge.tables.workloads import Workload
 from layermerge.tracing.inputs import Inputs
-from layermerge.tracing.structure import Layer
+from layermerge.tracing.structure import Block, Layer
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,15 @@ class TensorShape:
 
 
 InputShape = TensorShape | bool | int | float | str | None
+
+
+@dataclass(frozen=True)
+class BlockSpan:
+    """A residual block: what comes before layer `start` is added to what layer `end` - 1 gives."""
+
+    name: str
+    start: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,8 @@ class PlanFile:
     method: str = "layermerge"
     workloads: Mapping[str, Workload | None] = field(default_factory=dict)
     branches: tuple[Branch, ...] = ()
+    blocks: tuple[BlockSpan, ...] = ()
+    """For pictures of the network."""
     original: str | None = None
     """Digest of the untouched network's file, where one was written with the plan."""
     free_size: bool = False
@@ -65,6 +76,7 @@ class PlanFile:
         plan: Plan,
         workloads: Mapping[str, Workload | None] | None = None,
         branches: tuple[Branch, ...] = (),
+        blocks: Iterable[Block] = (),
     ) -> PlanFile:
         return PlanFile(
             plan.network,
@@ -77,6 +89,7 @@ class PlanFile:
             plan.method,
             workloads or {},
             branches,
+            tuple(BlockSpan(block.name, block.start, block.end) for block in blocks),
             free_size=inputs.free_size,
         )
 

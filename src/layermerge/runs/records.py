@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -112,6 +113,21 @@ class Variant:
     schema_version: Literal[2] = SCHEMA
 
 
+@dataclass(frozen=True)
+class Environment:
+    """On what, with what and when a result was measured."""
+
+    finished: str
+    """Date and time in UTC, ISO 8601."""
+    processor: str
+    cores: int
+    system: str
+    versions: Mapping[str, str]
+    """Of the packages that figures depend on, by name."""
+    commit: str | None
+    """Of layermerge, where it is a clone."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report(Variant):
     """result.json: a variant and its figures, all measured on what was exported."""
@@ -138,6 +154,8 @@ class Report(Variant):
     """Of fine-tuning; 0 where there was none, None where the recipe counts steps."""
     calibrated: float | None = None
     """The task's score on held-out training data after calibration, before any training; None where there was none."""
+    environment: Environment | None = field(default=None, compare=False)
+    """When and on what; None in results of earlier versions."""
 
     @property
     def prediction(self) -> str:

@@ -25,6 +25,7 @@ from layermerge.planning.plan import Plan, plan
 from layermerge.progress import Progress
 from layermerge.runs.context import Context
 from layermerge.runs.directory import RunDirectory, VariantDirectory
+from layermerge.runs.environment import environment_now
 from layermerge.runs.plan_file import PlanFile
 from layermerge.runs.records import CONTROL, Calibration, Choice, OriginalScore, Report, Result, Variant
 from layermerge.runs.saving import restore, save
@@ -72,7 +73,7 @@ def menu_of(context: Context, method: str) -> Menu:
     offered = _offered(known) if known is not None and _complete(context, known) else {}
     if known is None or not {entry.key: entry for entry in menu.candidates}.items() <= offered.items():
         workloads, branches = workloads_of(traced, menu), branches_of(traced, menu.rules)
-        known = PlanFile.of(traced.inputs, menu, workloads, branches)
+        known = PlanFile.of(traced.inputs, menu, workloads, branches, traced.structure.blocks)
         served = (context.untouched(), traced.inputs, _cut_out(context)) if context.runtime.reads_onnx else ()
         known = directory.write_plan(known, *served)
     return Menu(menu, {entry.key: known.workloads[entry.key] for entry in menu.candidates}, known)
@@ -357,6 +358,7 @@ def _report(
         convs_after=count_convs(merged),
         epochs=0.0 if recipe is None else recipe.epochs,
         calibrated=place.read_calibrated(),
+        environment=environment_now(),
     )
 
 

@@ -6,6 +6,8 @@ and after any restart. Importance tables and resumable training rest on that.
 
 from __future__ import annotations
 
+import base64
+import binascii
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +15,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Annotated, Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -43,6 +47,9 @@ class Score:
     low: Figure | None = None
     high: Figure | None = None
     kind: ScoreKind = "share"
+    right: str | None = None
+    """Of a share: which examples were right, in the order of the data, as `bits_text` writes them. With it, two networks are
+    compared example by example."""
 
     @property
     def title(self) -> str:
@@ -57,6 +64,26 @@ class Score:
     def __str__(self) -> str:
         within = "" if self.low is None or self.high is None else f" [{self.low:.4f}, {self.high:.4f}]"
         return f"{self.name} {self.value:.4f}{within} on {self.count}"
+
+
+def bits_text(right: Tensor) -> str:
+    """Answers, right or wrong, as text for a file: a bit each, in base64.
+
+    >>> bits_text(torch.tensor([True, False, True])), right_bits("oA==", 3).tolist()
+    ('oA==', [True, False, True])
+    """
+    return base64.b64encode(np.packbits(right.numpy()).tobytes()).decode()
+
+
+def right_bits(text: str, count: int) -> npt.NDArray[np.bool_]:
+    """What `bits_text` was given."""
+    try:
+        packed = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
+    except binascii.Error as error:
+        raise DataError("the record of right answers is not base64; score the network again") from error
+    if len(packed) != -(-count // 8):
+        raise DataError(f"the record of right answers is not of {count} examples; score the network again")
+    return np.unpackbits(packed, count=count).astype(bool)
 
 
 class Task(ABC):

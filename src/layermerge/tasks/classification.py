@@ -15,7 +15,7 @@ from layermerge.data.datasets import Data
 from layermerge.data.images import Labelled
 from layermerge.data.sets import Draw, ImageSets, Loading, Scalar
 from layermerge.errors import DataError
-from layermerge.tasks.base import Batch, Network, Score, Task, answer_of, device_of, evaluating
+from layermerge.tasks.base import Batch, Network, Score, Task, answer_of, bits_text, device_of, evaluating
 
 
 class Classification(Task):
@@ -62,26 +62,27 @@ class Classification(Task):
 
     @checked(DataError)
     def evaluate(self, network: Network) -> float:
-        correct, count = self._correct(network, self._sets.held_out_batches())
-        return correct / count
+        return float(self._right(network, self._sets.held_out_batches()).double().mean())
 
     @checked(DataError)
     def test(self, network: Network) -> Score:
-        correct, count = self._correct(network, self._sets.test_batches())
-        return Score("accuracy", correct / count, count, *wilson_interval(correct, count))
+        right = self._right(network, self._sets.test_batches())
+        correct, count = int(right.sum()), len(right)
+        interval = wilson_interval(correct, count)
+        return Score("accuracy", correct / count, count, *interval, right=bits_text(right))
 
     def describe(self) -> dict[str, Scalar]:
         return {"task": "classification", **self._sets.describe()}
 
-    def _correct(self, network: Network, batches: Iterable[Labelled]) -> tuple[int, int]:
-        correct = count = 0
+    def _right(self, network: Network, batches: Iterable[Labelled]) -> Tensor:
+        """Whether the network is right, image by image."""
+        right = []
         with evaluating(network):
             for images, labels in batches:
                 with torch.inference_mode():  # not around the reading: what a dataset caches may be trained on later
                     logits = self._checked(self.forward(network, (images,)))
-                correct += int((logits.argmax(1).cpu() == labels).sum())
-                count += len(labels)
-        return correct, count
+                right.append(logits.argmax(1).cpu() == labels)
+        return torch.cat(right)
 
     def _checked(self, outputs: Any) -> Tensor:
         """The logits; labels of all sets are looked at with the first of them, not when a training reaches a bad one."""

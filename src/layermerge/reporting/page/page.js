@@ -1,159 +1,96 @@
-// What follows the slider, the controls, and the start.
+// The slider and what follows it, the choice of run and colours, and the start.
 
-function drawFigures(facts, lanes) {
-  const layers = facts.layers.length;
-  const score = scoreText(facts.original_score);
-  const rows = [["original", ms(facts.original_ms), "1.00×", layers, 0, 0, score, "", "100.0 %", "measured"]];
-  for (const { method, solution, items } of lanes.slice(1)) {
-    const name = methodCell(facts, method.method);
-    if (!solution) {
-      const smallest = method.frontier.length ? `at least ${ms(method.frontier[0].latency_ms)}` : "out of reach";
-      rows.push([name, smallest, ...Array(8).fill("")]);
-      continue;
-    }
-    const kept = items.reduce((sum, item) => sum + item.kept.length, 0), left = items.filter((item) => item.kernel).length;
-    const result = solution.chosen ? resultOf(facts, method.method, solution.budget_ms) : null;
-    rows.push([
-      name, ms(solution.latency_ms), times(facts.original_ms / solution.latency_ms), left, layers - kept, kept - left,
-      scoreText(result && result.score), solution.importance.toFixed(3), share(solution.latency_ms / facts.original_ms),
-      solution.chosen ? "measured" : "predicted",
-    ]);
-  }
-  const counts = ["convs left", "removed", "merged away"];
-  const test = `test score${state.label ? `, ${state.label}` : ""}`;
-  const headings = ["at this budget", "latency", "speed-up", ...counts, test, "importance", "of original", "latency is"];
-  show("figures", table("Figures at this budget", headings, rows));
+/** The line of the budget in the chart, and a ring at what is known or expected there. */
+function moveLine(facts, stop) {
+  const picture = part("main-chart")?.querySelector("svg");
+  if (!picture) return;
+  const { x0, x1, y0, y1, left, right, top, bottom } = Object.fromEntries(Object.entries(picture.dataset).map(([name, value]) => [name, Number(value)]));
+  const across = (x) => `${Math.max(left, Math.min(right, left + ((x - x0) / (x1 - x0)) * (right - left)))}%`;
+  const line = within("main-chart", "live-line"), ring = within("main-chart", "live-ring");
+  for (const end of ["x1", "x2"]) line.setAttribute(end, across(stop.budget_ms));
+  const measured = stop.result === null ? null : facts.results[stop.result].report.score.value;
+  const value = measured ?? stop.estimated?.value, scale = facts.original_score?.kind === "share" ? 100 : 1;
+  ring.toggleAttribute("hidden", !known(value));
+  if (known(value)) fill(ring, { x: across(stop.latency_ms), y: bottom - ((scale * value - y0) / (y1 - y0)) * (bottom - top) }, []);
+  within("main-chart", "live").removeAttribute("hidden");
 }
 
-/** One chart a method: what its points sum differs from method to method. */
-function drawFrontiers(facts) {
-  const stop = stopNow(), stops = stopsOf(facts), methods = shown().filter((method) => method.frontier.length);
-  byId("frontier-title").hidden = byId("frontiers").hidden = !methods.length;
-  const off = (place, at) => Math.abs(stops[place].ms - at);
-  const nearest = (at) => stops.reduce((best, _, place) => (off(place, at) < off(best, at) ? place : best), 0);
-  const hosts = methods.map(() => el("div", { class: "chart" }));
-  show("frontiers", hosts);
-  methods.forEach((method, place) => {
-    const look = lookOf(facts, method.method), point = solutionAt(method, stop.ms);
-    const inside = method.frontier.filter((each) => each.latency_ms <= facts.original_ms * 1.0001);
-    const line = inside.map((each) => ({ x: each.latency_ms, y: each.importance }));
-    const series = [{ name: `${method.method}, ${plural(method.points, "point")}`, look, bare: true, line: "step", points: line }];
-    const now = point && { x: point.predicted_ms, y: point.importance, tip: `${method.method} at ${stop.text}` };
-    if (now) series.push({ name: "at this budget", look, points: [now] });
-    const label = `Importance against predicted latency: ${method.method}`;
-    const titles = { label, x: "predicted latency (ms)", y: "importance" };
-    const more = { at: stop.ms, include: [facts.original_ms], speeds: facts.original_ms, pick: (at) => moveTo(nearest(at)) };
-    chart(hosts[place], { ...titles, ...more, series });
-  });
+/** The figures of a budget are those of its row in the table of all budgets. */
+function drawNow() {
+  const table = part("all-budgets").querySelector(`table[data-method="${state.method[state.run]}"]`);
+  const cells = [...table.tBodies[0].rows[state.stop[state.run]].cells].map((cell) => cell.textContent);
+  all("dd", part("figures")).forEach((node, place) => { node.textContent = cells[place]; });
+  part("command").querySelector("code").textContent = stopNow().command;
+  const slider = part("budget");
+  fill(slider, { max: stops().length - 1, "aria-valuetext": `${cells[0]}, ${cells[1]}` }, []);
+  slider.value = String(state.stop[state.run]);
+  part("budget-text").textContent = cells[0];
 }
 
-function drawTime(facts, lanes) {
-  const stages = [...new Set(facts.layers.map((layer) => map(layer.output_shape)))];
-  const total = (parts) => parts.reduce((sum, part) => sum + part, 0);
-  const sums = lanes.filter((lane) => lane.items.length).map((lane) => {
-    const parts = stages.map((stage) =>
-      total(lane.items.filter((item) => map(facts.layers[item.end - 1].output_shape) === stage).map((item) => item.ms || 0)));
-    return { name: lane.name, parts: [...parts, facts.fixed_ms || 0] };
+function draw() {
+  const facts = run(), stop = stopNow();
+  if (!stop) return;
+  const fates = fatesOf(facts, stop);
+  drawNow();
+  moveLine(facts, stop);
+  drawStrip(facts, stop, fates);
+  within("went", "at").textContent = `At ${spaced(stop.budget)}. `;
+  within("went", "went").textContent = stop.went;
+  within("time", "time").textContent = stop.time;
+  const table = part("layers"), heading = table.tHead.rows[0].cells[6];
+  (heading.querySelector("button") || heading).textContent = `at ${spaced(stop.budget)}`;
+  FATES[state.run].forEach((cell, layer) => {
+    const words = fates[layer] ? fates[layer].words : "–";
+    if (cell.firstChild.data !== words) cell.firstChild.data = words; // laying out a long table is what takes time
   });
-  const longest = Math.max(...sums.map((lane) => total(lane.parts)));
-  const there = known(facts.fixed_ms) && longest > 0;
-  byId("time-title").hidden = byId("time").hidden = !there;
-  if (!there) return;
-  const shade = (place) => Math.round(100 - (78 * place) / stages.length);
-  const colours = [...stages.map((_, place) => `color-mix(in srgb, var(--accent) ${shade(place)}%, var(--paper))`), "var(--bar)"];
-  const bars = sums.map((lane) => {
-    let x = 0;
-    const parts = lane.parts.map((part, place) =>
-      svg("rect", { class: "part", x: (x += part) - part, y: 0, width: part, height: 1, style: { fill: colours[place] } }));
-    const bar = svg("svg", { viewBox: `0 0 ${longest} 1`, height: 22, preserveAspectRatio: "none", "aria-hidden": "true" }, parts);
-    return el("div", {}, el("div", { class: "muted" }, `${lane.name}: ${ms(total(lane.parts))}`), bar);
-  });
-  const names = [...stages.map((stage) => `maps of ${stage}`), "what no candidate covers"];
-  const rows = names.map((name, place) => [{ text: name, colour: colours[place] }, ...sums.map((lane) => ms(lane.parts[place]))]);
-  const headings = ["by the latency table", ...sums.map((lane) => lane.name)];
-  show("time", el("div", { class: "bars" }, bars), table("Where the time goes", headings, rows));
-}
-
-// -- controls
-
-function options(id, names, chosen) {
-  byId(id).replaceChildren(...names.map(([value, text]) => el("option", { value }, text)));
-  byId(id).value = String(chosen);
+  if (state.layer[state.run] !== null) drawChosen(facts, fates[state.layer[state.run]]);
 }
 
 function moveTo(stop) {
-  state.stop = stop;
-  drawLive();
+  state.stop[state.run] = stop;
+  draw();
 }
 
-/** Buttons for the budgets that the methods shown were really compressed to. */
-function drawChips(stops) {
-  const chosen = shown().flatMap((method) => method.choices);
-  const isChosen = (stop) => chosen.some((choice) => same(choice.budget_ms, stop.ms));
-  const places = stops.map((_, place) => place).filter((place) => isChosen(stops[place]));
-  const focused = byId("chips").contains(document.activeElement) ? document.activeElement.dataset.stop : null;
-  show("chips", places.map((place) => {
-    const pressed = String(place === state.stop), label = `Budget ${stops[place].text}, chosen and measured`;
-    const chip = el("button", { type: "button", "aria-pressed": pressed, "aria-label": label, "data-stop": place }, stops[place].text);
-    chip.addEventListener("click", () => moveTo(place));
-    return chip;
-  }));
-  if (focused !== null) byId("chips").querySelector(`[data-stop="${focused}"]`)?.focus(); // it was drawn anew
+/** The stop of a budget as it is typed, or the nearest. */
+function moveToBudget(budget) {
+  const exact = stops().findIndex((stop) => stop.budget === budget);
+  const wanted = (Number.parseFloat(budget) / 100) * run().original_ms;
+  const off = (place) => Math.abs(stops()[place].budget_ms - wanted);
+  moveTo(exact >= 0 ? exact : stops().reduce((best, _, place) => (off(place) < off(best) ? place : best), 0));
 }
 
-function drawControls(facts) {
-  const stops = stopsOf(facts), stop = stopNow(), slider = byId("budget");
-  byId("panel").hidden = byId("pickers").hidden = byId("explore-lead").hidden = !stop;
-  if (!stop) return;
-  slider.max = String(stops.length - 1);
-  slider.value = String(state.stop);
-  const text = `${share(stop.ms / facts.original_ms)} · ${ms(stop.ms)}`;
-  slider.setAttribute("aria-valuetext", `${text} of ${ms(facts.original_ms)}`);
-  byId("budget-text").textContent = text;
-  drawChips(stops);
+function chooseMethod(method) {
+  const { budget } = stopNow();
+  state.method[state.run] = method;
+  moveToBudget(budget);
 }
 
-function drawLive() {
-  const facts = run(), lanes = lanesOf(facts);
-  drawControls(facts);
-  drawFigures(facts, lanes);
-  drawDiagram(facts, lanes);
-  drawFrontiers(facts);
-  drawTime(facts, lanes);
-  markScrollables();
+function pickFromChart(event) {
+  const picture = event.currentTarget, { x0, x1, left, right } = picture.dataset;
+  const box = picture.getBoundingClientRect(), at = (100 * (event.clientX - box.left)) / box.width;
+  const value = Number(x0) + ((at - left) / (right - left)) * (x1 - x0);
+  const off = (place) => Math.abs(stops()[place].budget_ms - value);
+  if (stops().length) moveTo(stops().reduce((best, _, place) => (off(place) < off(best) ? place : best), 0));
 }
 
-function drawAll() {
-  const facts = run();
-  drawHeadline(facts);
-  drawRuns();
-  drawLive();
-  for (const draw of [drawAccuracy, drawPredicted, drawRecovery, drawCosts, drawReasons, drawHow]) draw(facts);
-  markScrollables();
+// -- runs, colours, folded parts
+
+function prepareRun(facts, place) {
+  const slider = part("budget", place), method = part("method", place);
+  prepareLayers(facts, place);
+  state.method[place] = method ? Number(method.value) : Math.max(0, facts.methods.findIndex((each) => each.stops.length));
+  if (!slider) return;
+  state.stop[place] = Number(slider.value);
+  slider.addEventListener("input", () => moveTo(Number(slider.value)));
+  method?.addEventListener("change", () => chooseMethod(Number(method.value)));
+  part("main-chart", place)?.querySelector("svg").addEventListener("click", pickFromChart);
 }
 
-/** The way of fine-tuning that most results share. */
-function commonLabel(facts) {
-  const count = new Map();
-  for (const { label } of [...facts.results, ...facts.curves]) count.set(label, (count.get(label) || 0) + 1);
-  return [...count].sort((one, other) => other[1] - one[1]).map(([label]) => label);
-}
-
-/** Opens a run at the budget of its headline, its method beside another that reaches it. */
 function openRun(place) {
-  const facts = RUNS[place], best = bestOf(facts), labels = commonLabel(facts), stops = stopsOf(facts);
-  const wanted = best ? best.budget_ms : 0.75 * facts.original_ms;
-  const stop = Math.max(0, stops.findIndex((each) => each.ms >= wanted * (1 - 1e-9)));
-  const a = Math.max(0, facts.methods.findIndex((method) => best && method.method === best.method));
-  const b = facts.methods.findIndex((method, other) =>
-    other !== a && method.objective === facts.methods[a].objective && solutionAt(method, stops[stop]?.ms ?? 0));
-  Object.assign(state, { run: place, layer: 0, a, b, stop, label: labels[0] || "" });
-  const names = facts.methods.map((method, index) => [index, method.method]);
-  options("method-a", names, a);
-  options("method-b", [[-1, "nothing"], ...names], b);
-  options("label", labels.map((label) => [label, label]), state.label);
-  byId("label-choice").hidden = labels.length < 2;
-  drawAll();
+  state.run = place;
+  RUNS.forEach((_, other) => { part("run-part", other).hidden = other !== place; });
+  draw();
+  markScrollables();
 }
 
 const THEMES = { auto: "as the system", light: "light", dark: "dark" };
@@ -161,37 +98,58 @@ const THEMES = { auto: "as the system", light: "light", dark: "dark" };
 function setTheme(theme) {
   if (theme === "auto") document.documentElement.removeAttribute("data-theme");
   else document.documentElement.setAttribute("data-theme", theme);
-  const button = byId("theme");
-  button.textContent = theme[0].toUpperCase() + theme.slice(1);
-  button.dataset.now = theme;
-  button.setAttribute("aria-label", `${button.textContent}: colours ${THEMES[theme]}`);
+  const press = byId("theme");
+  press.textContent = theme[0].toUpperCase() + theme.slice(1);
+  press.dataset.now = theme;
+  press.setAttribute("aria-label", `${press.textContent}: colours ${THEMES[theme]}`);
   try { localStorage.setItem("layermerge-theme", theme); } catch { /* a page from a file may not be allowed to remember */ }
 }
 
+/** A link to a folded part opens it. */
+function openTarget() {
+  const target = location.hash && byId(decodeURIComponent(location.hash.slice(1)));
+  for (let node = target; node; node = node.parentElement) if (node.tagName === "DETAILS") node.open = true;
+}
+
+/** On paper everything is open; afterwards as before. */
+function openForPrint() {
+  const closed = all("details:not([open])");
+  for (const node of closed) {
+    node.dataset.group = node.getAttribute("name") || "";
+    node.removeAttribute("name"); // of a group only one may be open
+    node.open = true;
+  }
+  window.addEventListener("afterprint", () => {
+    for (const node of closed) {
+      node.open = false;
+      if (node.dataset.group) node.setAttribute("name", node.dataset.group);
+    }
+  }, { once: true });
+}
+
 function start() {
+  for (const node of all(".script")) node.hidden = false;
   let theme = null;
   try { theme = localStorage.getItem("layermerge-theme"); } catch { /* as above */ }
   setTheme(theme in THEMES ? theme : "auto");
   const order = Object.keys(THEMES);
   byId("theme").addEventListener("click", () => setTheme(order[(order.indexOf(byId("theme").dataset.now) + 1) % 3]));
-  options("run", RUNS.map((facts, place) => [place, facts.name]), 0);
+  byId("run").append(...RUNS.map((facts, place) => el("option", { value: place }, facts.name)));
   byId("run-choice").hidden = RUNS.length < 2;
   byId("run").addEventListener("change", (event) => openRun(Number(event.target.value)));
-  byId("budget").addEventListener("input", (event) => moveTo(Number(event.target.value)));
-  for (const [id, name] of [["method-a", "a"], ["method-b", "b"]]) {
-    byId(id).addEventListener("change", (event) => { state[name] = Number(event.target.value); drawLive(); });
-  }
-  byId("label").addEventListener("change", (event) => { state.label = event.target.value; drawAll(); });
-  document.addEventListener("toggle", markScrollables, true);
-  let width = window.innerWidth;
-  window.addEventListener("resize", () => {
-    if (window.innerWidth === width) return; // a phone's address bar comes and goes
-    width = window.innerWidth;
-    drawAll();
+  all("figure.chart").forEach(addPictureTools);
+  document.addEventListener("click", (event) => {
+    const copy = event.target.closest(".copy"), budget = event.target.closest("[data-budget]");
+    if (copy) copyCode(copy);
+    if (budget) moveToBudget(budget.dataset.budget);
   });
-  listenToDiagram();
-  drawDiagramLegend();
+  document.addEventListener("toggle", markScrollables, true);
+  window.addEventListener("resize", markScrollables);
+  window.addEventListener("hashchange", openTarget);
+  window.addEventListener("beforeprint", openForPrint);
+  RUNS.forEach(prepareRun);
   openRun(0);
+  openTarget();
 }
 
 start();
