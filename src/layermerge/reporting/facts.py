@@ -20,11 +20,13 @@ from layermerge.planning.candidate import Candidate
 from layermerge.planning.plan import METHODS, Plan
 from layermerge.reporting.candidate_words import candidate_words
 from layermerge.reporting.commands import Commands, known_recipe
+from layermerge.reporting.expected_score import expected_score
 from layermerge.reporting.fact_records import (
     CandidateFacts,
     ChoiceFacts,
     CostFacts,
     CurveFacts,
+    EstimateFacts,
     LayerFacts,
     MethodFacts,
     Places,
@@ -38,10 +40,11 @@ from layermerge.reporting.stop_words import Described, describe
 from layermerge.reporting.stops import stops_of
 from layermerge.runs.directory import RunDirectory
 from layermerge.runs.records import Choice
-from layermerge.solving.frontier import Frontier
+from layermerge.solving.frontier import Frontier, Solution
 from layermerge.solving.solve import objective_of, solve
 from layermerge.tables.bounds import Objective
 from layermerge.tables.cost import TableCost, table_cost
+from layermerge.tables.estimators.base import BASELINE
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.workload_clock import WHOLE
 
@@ -255,7 +258,15 @@ class _Gathering:
     def _point(self, frontier: Frontier, place: int) -> PointFacts:
         solution = frontier.solution(place)
         places = tuple(self.places[candidate.key] for candidate in solution.candidates)
-        return PointFacts(frontier.points[place], places)
+        return PointFacts(frontier.points[place], places, self._expected(solution))
+
+    def _expected(self, solution: Solution) -> EstimateFacts | None:
+        """Where the tables can tell, and the original was tested."""
+        score = self.directory.known_score()
+        row = self.importance.rows.get(BASELINE) if self.importance else None
+        if solution.estimated is None or score is None or row is None or row.value is None:
+            return None
+        return expected_score(solution.estimated, row.value, score.score)
 
     def _choice(self, choice: Choice) -> ChoiceFacts:
         keys = [candidate.key for candidate in choice.solution.candidates]

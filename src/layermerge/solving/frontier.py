@@ -194,7 +194,6 @@ def build_frontier(
     fixed_ms: float = 0.0,
     tick_ms: float | None = None,
     pairs: Pairs | None = None,
-    estimate: Callable[[float], EstimatedScore] | None = None,
 ) -> Frontier:
     """Solves for every budget at once. Cost: that of `labels.pareto`, which also says what a tick does.
 
@@ -229,5 +228,4 @@ def build_frontier(
         found.score[kept],
         lambda index: [menu.own_keys[key] for key in found.chain(int(kept[index]))],
         candidates,
-        estimate,
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 
 from layermerge.arguments import checked
@@ -70,7 +71,7 @@ def solve(
             f"is that they are slower; to have them on the menu, measure both tables for objective '{objective}'",
             stacklevel=3,
         )
-    return build_frontier(
+    frontier = build_frontier(
         options,
         {candidate.key: candidate for candidate in plan.candidates},
         len(plan.layers),
@@ -78,8 +79,8 @@ def solve(
         fixed_ms=latency.fixed_ms,
         tick_ms=tick_ms,
         pairs={pair: -term for pair, term in losses.neighbours.items()} if losses else None,
-        estimate=_estimate(scores, losses),
     )
+    return replace(frontier, estimate=_estimate(scores, losses))
 
 
 def _estimate(scores: Scores, losses: Losses | None) -> Callable[[float], EstimatedScore] | None:

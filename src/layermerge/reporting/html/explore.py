@@ -68,7 +68,7 @@ def _lead(facts: RunFacts) -> str:
         else "Nothing was measured yet. "
     )
     if any(stop.estimated for method in facts.methods for stop in method.stops):
-        return told + "The dashed band is an estimate for budgets that were not tried."
+        return told + "The dashed band is an estimate for budgets that were not tried, before any fine-tuning."
     return told + "No scores were estimated for other budgets; the slider shows what each would keep, and its command."
 
 
