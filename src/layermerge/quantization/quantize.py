@@ -29,7 +29,7 @@ from layermerge.quantization.leaving_out import layer_names, leave_out
 from layermerge.quantization.network import float32_session
 from layermerge.quantization.sources import Source, read_source
 from layermerge.quantization.tensors import Array, relative_loss
-from layermerge.runtimes.base import Runtime, RuntimeSettings
+from layermerge.runtimes.base import Runtime
 from layermerge.runtimes.instructions import Instructions, instructions_named
 from layermerge.runtimes.int8_file import WEIGHTED, Model, in_integers, observed_ranges
 from layermerge.runtimes.onnx_file import OnnxRuntimeBase
@@ -39,6 +39,8 @@ from layermerge.tracing.inputs import Inputs
 
 Loss = Annotated[float, Must(lambda value: 0 < value < 1, "a number between 0 and 1, such as 0.01")]
 """A share of the square of a network's outputs."""
+_SHOWN = 4
+"""Layers left in float32 that a line names."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class Quantized:
         return self.int8_ms < self.float32_ms
 
     def __str__(self) -> str:
-        left = f", {', '.join(self.left_in_float32)} left in float32" if self.left_in_float32 else ""
+        names = ", ".join(self.left_in_float32[:_SHOWN]) + ", ..." * (len(self.left_in_float32) > _SHOWN)
+        left = f", {len(self.left_in_float32)} left in float32 ({names})" if self.left_in_float32 else ""
         scores = "" if self.int8_score is None else f", score {self.float32_score:.4f} -> {self.int8_score:.4f}"
         slower = "" if self.faster else f": SLOWER than float32 on this machine ({self.instructions})"
         return (
@@ -88,6 +91,7 @@ def quantize(
     to: FilePath,
     *,
     count: Count = 512,
+    batch_size: Count = 1,
     most_loss: Loss = 0.01,
     remedies: bool = True,
     runtime: str | Runtime = "onnxruntime",
@@ -98,7 +102,7 @@ def quantize(
     `source` is a module, merged already, or an ONNX file. `images` are what `calibrate` takes, or a folder, whose pixels are
     scaled to the network's size and to numbers from 0 to 1; the first `count` are used, a fifth of them held out. Where the
     squared difference of the held-out outputs from float32's is more than `most_loss` of their square, layers are left in
-    float32. `remedies=False` quantises as it comes, and checks no loss. `runtime` computes and times what is compared.
+    float32. `remedies=False` quantises as it comes and checks no loss. `runtime` computes and times both, at `batch_size`.
     `instructions` names another processor's, such as avx2; by default those of this one decide how many bits weights have.
     Costs some passes over the images, and one for each layer where layers have to be left out.
     """
@@ -114,7 +118,7 @@ def quantize(
         float32.write_bytes(found.model.SerializeToString())
         written = Path(folder) / "int8.onnx"
         written.write_bytes(made.integers.SerializeToString())
-        float32_ms, int8_ms = _latencies(chosen, (float32, written), found.example.resized(1))
+        float32_ms, int8_ms = _latencies(chosen, (float32, written), found.example.resized(batch_size))
         scores = _scores(images, chosen, (float32, written)) if isinstance(images, Task) else (None, None)
         write_files({target: lambda path: _copied(written, path)})
     return Quantized(
@@ -212,7 +216,7 @@ def _joined(batches: Sequence[Sequence[Array]]) -> list[Array]:
 
 
 def _latencies(runtime: OnnxRuntimeBase, files: tuple[Path, Path], inputs: Inputs) -> tuple[float, float]:
-    """Side by side, a pass of one image each."""
+    """Side by side."""
     runs = {file.name: runtime.prepare_file(file, inputs) for file in files}
     taken = runtime.time(runs, runtime.clocks.whole)
     return taken[files[0].name].value_ms, taken[files[1].name].value_ms
@@ -228,11 +232,7 @@ def _float32_runtime(given: str | Runtime) -> OnnxRuntimeBase:
     runtime = make_runtime(given)
     if not isinstance(runtime, OnnxRuntimeBase):
         raise ArtifactError(f"runtime '{runtime.name}' reads no ONNX files; give onnxruntime or openvino")
-    if not runtime.integers:
-        return runtime
-    plain = make_runtime(runtime.name.removesuffix("-int8"), RuntimeSettings(threads=runtime.settings.threads))
-    assert isinstance(plain, OnnxRuntimeBase)
-    return plain
+    return runtime.for_float32()
 
 
 def _copied(source: Path, target: Path) -> None:

@@ -34,12 +34,14 @@ def equalising_scales(maxima: Array, weights: Array | None) -> Array:
     wanted = np.zeros(len(maxima))
     wanted[alive] = np.log2(maxima[alive]) if weights is None else np.log2(maxima[alive] / weights[alive]) / 2
     wanted[alive] -= np.median(wanted[alive])
-    return np.exp2(np.clip(np.rint(wanted), -_FARTHEST, _FARTHEST)).astype(maxima.dtype)
+    scales: Array = np.exp2(np.clip(np.rint(wanted), -_FARTHEST, _FARTHEST)).astype(maxima.dtype)
+    return scales
 
 
 def largest_by_input(weight: Array, groups: int) -> Array:
     """The largest weight that reads each input channel of a conv."""
-    return np.abs(_grouped(weight, groups)).max(axis=(1, *range(3, weight.ndim + 1))).reshape(-1)
+    largest: Array = np.abs(_grouped(weight, groups)).max(axis=(1, *range(3, weight.ndim + 1))).reshape(-1)
+    return largest
 
 
 def with_inputs_scaled(weight: Array, groups: int, scales: Array) -> Array:

@@ -1,8 +1,8 @@
 """Instructions: what a processor multiplies 8-bit integers with, and how weights have to be quantised for it.
 
 x86 processors with VNNI or AMX, and ARM ones with the dot-product extension, sum products in 32 bits. Other x86 processors
-sum two products of an unsigned and a signed byte in 16 bits, which saturates: 255 x 127 x 2 is more than 32,767. With weights of
-seven bits it cannot: 255 x 64 x 2 is less.
+sum two products of an unsigned and a signed byte in 16 bits, which saturates: 255 x 127 x 2 is more than 32,767. With weights
+of seven bits it cannot: 255 x 64 x 2 is less.
 """
 
 from __future__ import annotations

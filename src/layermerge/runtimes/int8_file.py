@@ -72,7 +72,7 @@ def observed_ranges(model: Model, feeds: Iterable[dict[str, Array]]) -> Ranges:
     library, onnx = quantisation_library(), require_package("onnx", "quantising", "layermerge[export]")
     with tempfile.TemporaryDirectory() as folder, quieted():
         path = Path(folder) / "float32.onnx"
-        onnx.save(model, str(path))  # type: ignore[attr-defined]
+        onnx.save(model, str(path))
         calibrator = library.create_calibrator(
             path, None, augmented_model_path=str(Path(folder) / "observed.onnx"), extra_options={"symmetric": False}
         )

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 from torch import nn
 
@@ -26,6 +27,10 @@ class _InIntegers(OnnxRuntimeBase):
     """What both have in common."""
 
     integers = True
+    plain: ClassVar[type[OnnxRuntimeBase]]
+
+    def for_float32(self) -> OnnxRuntimeBase:
+        return self.plain(self.settings)
 
     def describe(self) -> dict[str, str | int | bool]:
         here = instructions_here()
@@ -46,7 +51,8 @@ class _InIntegers(OnnxRuntimeBase):
     def serve(self, module: nn.Module, inputs: Inputs) -> ServedFile:
         del module, inputs
         raise RuntimeUnavailable(
-            f"runtime '{self.name}' serves files that were quantised on images; make one: layermerge.quantize(module, images, path)"
+            f"runtime '{self.name}' serves files that were quantised on images; "
+            "make one: layermerge.quantize(module, images, path)"
         )
 
     def serve_file(self, path: Path) -> ServedFile:
@@ -62,10 +68,12 @@ class OnnxRuntimeInt8(_InIntegers, OnnxRuntime):
     """An inference session over an INT8 file."""
 
     name = "onnxruntime-int8"
+    plain = OnnxRuntime
 
 
 class OpenVinoInt8(_InIntegers, OpenVino):
     """A compiled model over an INT8 file."""
 
     name = "openvino-int8"
+    plain = OpenVino
     dtypes = ("float32",)

@@ -69,6 +69,10 @@ class OnnxRuntimeBase(Runtime):
             )
         super().__init__(settings)
 
+    def for_float32(self) -> OnnxRuntimeBase:
+        """The same library, computing float32 files as such; INT8 files too."""
+        return self
+
     def in_form(self, path: Path, inputs: Inputs) -> AbstractContextManager[Path]:
         """The file that it serves in place of a float32 one: another form of the same network, for as long as it is read."""
         del inputs

@@ -31,8 +31,8 @@ def owners_of(path: Path) -> dict[str, str]:
     for node in graph.node:
         weight = integers.get(node.input[1], node.input[1]) if node.op_type == "Conv" else None
         if weight in weights:
-            owner: str | None = str(weight).removesuffix("_quantized").removesuffix(".weight")
-            convs.append(owner)
+            owner: str | None = (conv := str(weight).removesuffix("_quantized").removesuffix(".weight"))
+            convs.append(conv)
         elif node.op_type in _BARRIERS or node.op_type == "Conv":
             owner = None
         else:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from layermerge.errors import RuntimeUnavailable
 from layermerge.runtimes.base import RuntimeSettings
@@ -24,7 +24,7 @@ class OpenVino(OnnxRuntimeBase):
     name = "openvino"
     package = "openvino"
     extra = "layermerge[export]"
-    dtypes = ("float32", "float16")
+    dtypes: ClassVar[Sequence[str]] = ("float32", "float16")
 
     def __init__(self, settings: RuntimeSettings) -> None:
         if settings.device != "cpu":
@@ -40,6 +40,9 @@ class OpenVino(OnnxRuntimeBase):
         library: Any = self.library
         has = library.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         return "float16" if "FP16" in has else "bfloat16" if "BF16" in has else "float32"
+
+    def for_float32(self) -> OnnxRuntimeBase:
+        return OpenVino(replace(self.settings, dtype="float32"))
 
     def in_form(self, path: Path, inputs: Inputs) -> AbstractContextManager[Path]:
         """Where it computes in float16, a file of float16 weights."""
