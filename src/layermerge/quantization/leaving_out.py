@@ -1,7 +1,8 @@
 """Leaving out: layers that stay in float32, because in integers they cost more than is allowed.
 
-Each layer is left out by itself once: what that brings at the outputs, noise against signal, says how much it hurts. Those that
-hurt most are left out together, as few as it takes.
+How much a layer hurts is read off the outputs, noise against signal, in two ways: with it alone in float32, which shows what
+its weights do; and with it alone in integers, which shows what rounding the maps around it does, to which its neighbours would
+round them too. Those that hurt most are left out together, as few as it takes, in the order that needs fewer.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ def leave_out(
 ) -> tuple[str, ...]:
     """As few nodes as bring the loss to `most`. `loss_without` is the loss with these nodes in float32.
 
-    Costs a pass over the held-out images for each node that rounds, and some more.
+    Costs two passes over the held-out images for each node that rounds, and some more.
     """
     if loss <= most:
         return ()
     nodes = [node.name for node in model.graph.node if node.op_type in _ROUNDING]
-    alone = {name: loss_without((name,)) for name in nodes}
-    worst_first = sorted(nodes, key=lambda name: alone[name])
-    found = _fewest(worst_first, lambda some: loss_without(some) <= most)
+    left_alone = {name: loss_without((name,)) for name in nodes}
+    rounded_alone = {name: loss_without([other for other in nodes if other != name]) for name in nodes}
+    orders = sorted(nodes, key=lambda name: left_alone[name]), sorted(nodes, key=lambda name: -rounded_alone[name])
+    found = min((_fewest(order, lambda some: loss_without(some) <= most) for order in orders), key=_length)
     weighted = {node.name for node in model.graph.node if node.op_type in WEIGHTED}
     if found is None or weighted <= set(found):
         raise ArtifactError(
@@ -50,6 +52,10 @@ def _fewest(worst_first: Sequence[str], enough: Callable[[Collection[str]], bool
         else:
             too_few = middle
     return tuple(worst_first[:most])
+
+
+def _length(found: tuple[str, ...] | None) -> float:
+    return float("inf") if found is None else len(found)
 
 
 def layer_names(model: Model, nodes: Collection[str]) -> tuple[str, ...]:

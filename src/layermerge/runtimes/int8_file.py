@@ -106,6 +106,7 @@ def in_integers(
         )
         quantizer.quantize_model()
         quantizer.model.topological_sort()
+        quantizer.model.clean_initializers()  # bounds of activations that became part of a range
     return quantizer.model.model
 
 
