@@ -102,7 +102,6 @@ def _served(run_dir: Path, found: FoundNetwork, *, int8: bool) -> tuple[Any, dic
         "runtime": quantised.runtime,
         "float32_ms": quantised.float32_ms,
         "int8_ms": quantised.int8_ms,
-        "faster": quantised.faster,
         "instructions": quantised.instructions,
         "scheme": quantised.scheme,
         "float32_score": quantised.float32_score.value,
@@ -110,7 +109,12 @@ def _served(run_dir: Path, found: FoundNetwork, *, int8: bool) -> tuple[Any, dic
         "loss": quantised.loss,
         "plain_loss": quantised.plain_loss,
         "left_in_float32": list(quantised.left_in_float32),
+        **_slower(quantised.faster, quantised.instructions),
     }
+
+
+def _slower(faster: bool, instructions: str) -> dict[str, str]:
+    return {} if faster else {"note": f"INT8 is SLOWER than float32 on this machine ({instructions})"}
 
 
 def _quantised(found: FoundNetwork, fast: Any, path: Path) -> dict[str, Any]:
@@ -125,5 +129,6 @@ def _quantised(found: FoundNetwork, fast: Any, path: Path) -> dict[str, Any]:
         raise ArtifactError("--int8 needs images to quantise on; give --images DIR or --data SOURCE")
     loaded = load_network(found.recipe)
     task = open_task(found.recipe, loaded).for_original(loaded.module)
-    facts = asdict(quantize(fast, task, path))
-    return {name: value for name, value in facts.items() if name != "path"}
+    made = quantize(fast, task, path)
+    facts = {name: value for name, value in asdict(made).items() if name != "path"}
+    return facts | _slower(made.faster, made.instructions)
