@@ -37,7 +37,7 @@ def feeds(model: Any, images: torch.Tensor) -> list[dict[str, Array]]:
     """Images in two batches, by the name of the only input."""
     constants = {tensor.name for tensor in model.graph.initializer}
     (name,) = [value.name for value in model.graph.input if value.name not in constants]
-    return [{name: part.numpy()} for part in images.split(-(-len(images) // 2))]
+    return [{name: part.numpy()} for part in torch.split(images, -(-len(images) // 2))]
 
 
 def constants(model: Any) -> dict[str, Array]:

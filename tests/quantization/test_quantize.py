@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -205,11 +206,30 @@ class Two(nn.Module):
 
 
 def test_several_inputs_by_name(tmp_path: Path) -> None:
-    batches = [{"x": part, "shift": torch.rand(len(part), 8, 1, 1)} for part in IMAGES.split(20)]
+    batches = [{"x": part, "shift": torch.rand(len(part), 8, 1, 1)} for part in torch.split(IMAGES, 20)]
     made = lm.quantize(Two(), batches, tmp_path / "out.onnx")
     session = onnxruntime.InferenceSession(str(made.path), providers=["CPUExecutionProvider"])
     assert {given.name for given in session.get_inputs()} == {"x", "shift"}
     assert made.loss <= 0.01
+
+
+# -- NNCF
+
+
+def test_nncf_quantises_for_openvino(tmp_path: Path) -> None:
+    pytest.importorskip("nncf")
+    made = lm.quantize(file_of(network(), tmp_path), IMAGES, tmp_path / "out.onnx", runtime="openvino", library="nncf")
+    assert made.loss <= 0.01
+    assert not made.biases_corrected  # by NNCF itself
+    assert loss(made.path, network(), IMAGES) <= 0.02
+
+
+def test_nncf_that_is_not_installed_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nncf", None)
+    with pytest.raises(
+        lm.LayerMergeError, match=r"quantising by NNCF needs nncf, .*; try: pip install 'layermerge\[nncf\]'"
+    ):
+        lm.quantize(file_of(network(), tmp_path), IMAGES, tmp_path / "out.onnx", library="nncf")
 
 
 # -- refusals

@@ -125,6 +125,11 @@ def test_dtypes_that_a_runtime_does_not_have_are_refused(name: str, dtype: str, 
         make_runtime(name, RuntimeSettings(dtype=dtype))
 
 
+def test_files_have_a_layout_of_their_own() -> None:
+    with pytest.raises(RuntimeUnavailable, match="runtime 'openvino' has a layout of its own; drop channels_last"):
+        make_runtime("openvino", RuntimeSettings(channels_last=True))
+
+
 # -- float16
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from torch import nn
@@ -27,6 +27,7 @@ from layermerge.quantization.equalising import equalised
 from layermerge.quantization.examples import Feed
 from layermerge.quantization.leaving_out import layer_names, leave_out
 from layermerge.quantization.network import float32_session
+from layermerge.quantization.nncf_library import in_integers_by_nncf, nncf_library
 from layermerge.quantization.sources import Source, read_source
 from layermerge.quantization.tensors import Array, relative_loss
 from layermerge.runtimes.base import Runtime
@@ -96,6 +97,7 @@ def quantize(
     remedies: bool = True,
     runtime: str | Runtime = "onnxruntime",
     instructions: str | None = None,
+    library: Literal["onnxruntime", "nncf"] = "onnxruntime",
 ) -> Quantized:
     """Writes a network as an INT8 ONNX file, quantised on unlabelled images; onnxruntime and OpenVINO read it.
 
@@ -104,14 +106,17 @@ def quantize(
     squared difference of the held-out outputs from float32's is more than `most_loss` of their square, layers are left in
     float32. `remedies=False` quantises as it comes and checks no loss. `runtime` computes and times both, at `batch_size`.
     `instructions` names another processor's, such as avx2; by default those of this one decide how many bits weights have.
+    `library` makes the integers; nncf is an extra, for OpenVINO, and corrects biases itself.
     Costs some passes over the images, and one for each layer where layers have to be left out.
     """
     target = Path(to)
     if target.suffix != ".onnx":
         raise ArtifactError(f"cannot quantise to '{target.name}'; give a name that ends in .onnx")
     chosen, processor = _float32_runtime(runtime), instructions_named(instructions)
+    if library == "nncf":
+        nncf_library()  # says first what is not installed
     found = read_source(source, images, count)
-    work = _Quantising(found, chosen, processor, most_loss)
+    work = _Quantising(found, chosen, processor, most_loss, by_nncf=library == "nncf")
     made = work.remedied() if remedies else work.plain
     with tempfile.TemporaryDirectory() as folder:
         float32 = Path(folder) / "float32.onnx"
@@ -156,8 +161,16 @@ class _Made:
 class _Quantising:
     """Remedies one after the other; one that does not help on held-out images is left out."""
 
-    def __init__(self, source: Source, runtime: OnnxRuntimeBase, processor: Instructions, most_loss: float) -> None:
-        self.model, self.examples = source.model, source.examples
+    def __init__(
+        self,
+        source: Source,
+        runtime: OnnxRuntimeBase,
+        processor: Instructions,
+        most_loss: float,
+        *,
+        by_nncf: bool = False,
+    ) -> None:
+        self.model, self.examples, self.by_nncf = source.model, source.examples, by_nncf
         self.runtime, self.processor, self.most_loss = runtime, processor, most_loss
 
     @cached_property
@@ -179,11 +192,18 @@ class _Quantising:
         return self._without(best, left) if left else best
 
     def _quantised(self, model: Model) -> _Made:
-        ranges = observed_ranges(model, self.examples.fitted)
-        integers = in_integers(model, ranges, self.processor)
+        ranges = None if self.by_nncf else observed_ranges(model, self.examples.fitted)
+        integers = self._integers(model, ranges, ())
         return _Made(model, ranges, integers, self._loss(integers))
 
+    def _integers(self, model: Model, ranges: Any, left_out: Collection[str]) -> Model:
+        if self.by_nncf:
+            return in_integers_by_nncf(model, self.examples.fitted, self.processor, left_out)
+        return in_integers(model, ranges, self.processor, left_out=left_out)
+
     def _corrected(self, made: _Made) -> _Made:
+        if self.by_nncf:
+            return made
         shifts = shifts_of(made.float32, made.integers, self.examples.fitted)
         return self._without(replace(made, shifts=shifts), ())
 
@@ -191,7 +211,7 @@ class _Quantising:
         """With these nodes in float32, whose weights are not rounded and shift nothing."""
         shifts = {name: shift for name, shift in made.shifts.items() if name not in nodes}
         model = with_shifts_taken_back(made.float32, shifts) if shifts else made.float32
-        integers = in_integers(model, made.ranges, self.processor, left_out=nodes)
+        integers = self._integers(model, made.ranges, nodes)
         return replace(made, integers=integers, loss=self._loss(integers), left_out=tuple(nodes))
 
     def _loss(self, integers: Model) -> float:

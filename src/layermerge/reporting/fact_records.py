@@ -8,7 +8,7 @@ from typing import Literal
 
 from layermerge.data.sets import Scalar
 from layermerge.planning.candidate import Candidate
-from layermerge.runs.records import Choice, Report, Variant
+from layermerge.runs.records import Choice, Int8Result, Report, Variant
 from layermerge.solving.frontier import Point
 from layermerge.tables.bounds import Objective
 from layermerge.tables.cost import TableCost
@@ -99,6 +99,14 @@ class ReasonFacts:
     examples: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Int8Facts:
+    """A merged network in float32 and in INT8, beside each other."""
+
+    variant: Variant
+    figures: Int8Result
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
     """Everything that a report shows of one run."""
@@ -120,6 +128,8 @@ class RunFacts:
     results: tuple[Report, ...]
     headline: int | None
     """Which of the results stands for the run."""
+    int8: tuple[Int8Facts, ...] = ()
+    """Of variants that have an INT8 file."""
     curves: tuple[CurveFacts, ...]
     costs: tuple[CostFacts, ...]
     reasons: tuple[ReasonFacts, ...]
