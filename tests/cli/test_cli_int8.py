@@ -103,6 +103,25 @@ def test_a_run_that_is_planned_for_int8_serves_what_it_measured(run: Run, runtim
     assert known is not None
     assert known.score.value == report["score"]["value"]
     assert known.int8_ms == pytest.approx(report["measured_ms"])
+    document(run("export", "b", *MODEL, "--method", "layeronly", "--budget", "1000%", "--to", "own.onnx", "--json"))
+    assert Path("own.onnx").read_bytes() == place.quantised.read_bytes()
+
+
+@pytest.mark.usefixtures("quick_clocks")
+def test_a_run_that_is_planned_for_float16_serves_it(run: Run) -> None:
+    flags = [
+        f"--set={part}={yaml.safe_dump(SETTINGS[part], default_flow_style=True)}" for part in ("importance", "finetune")
+    ]
+    flags += ["--set", "rules.max_kernel=3", "--runtime", "openvino", "--dtype", "float16", "--budget", "1000%"]
+    result = run(
+        "compress", *MODEL, "--data", "npz:data.npz", "--method", "layeronly", *flags, "--run-dir", "c", "--json"
+    )
+    assert result.code == 0, result.err
+    place = VariantDirectory(Path("c/layeronly/1000pct/plain"))
+    assert holds_float16(place.float16)
+    provenance = json.loads(Path("c/latency.jsonl").read_text(encoding="utf-8").splitlines()[0])["provenance"]
+    assert provenance["dtype"] == "float16"
+    assert provenance["arithmetic"] in ("float16", "bfloat16", "float32")
 
 
 def test_float16(run: Run) -> None:

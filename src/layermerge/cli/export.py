@@ -36,7 +36,7 @@ def export(
 
     RUN_DIR is a run, whose network for a budget is meant, or a directory that `save` wrote. In a run, what is exported is
     also measured and scored, for the report. INT8 is measured and scored beside float32; where it is slower here, the output
-    says so.
+    says so. A run whose runtime serves INT8 or float16 exports that.
 
     Example: layermerge export runs/a --budget 60% --to fast.onnx
     """
@@ -44,10 +44,11 @@ def export(
     from layermerge.runs.networks import find_network, merged
     from layermerge.runs.steps import count_convs
     from layermerge.runtimes.exporting import export as write_export
-    from layermerge.runtimes.float16_file import write_float16
 
     _require_one_form(to, int8, float16)
     found = find_network(run_dir, flags.recipe(run_dir))
+    if found.variant is not None and not int8 and not float16 and (to is None or to.suffix == ".onnx"):
+        int8, float16 = found.recipe.runtime.endswith("-int8"), found.recipe.serves_float16
     place = found.variant or found.place
     facts: dict[str, Any] = {}
     if found.variant is not None and found.recipe.data is not None:
@@ -58,13 +59,13 @@ def export(
     made = place.quantised if int8 else place.exported
     if int8 and not facts:
         facts = _quantised(found, fast, path)
-    elif facts and made.is_file() and path.suffix == made.suffix and not float16:
+    elif float16:
+        _write_float16(fast, path, found.place.read_plan().example_inputs)
+    elif facts and made.is_file() and path.suffix == made.suffix:
         if path != made:
             write_files({path: lambda file: _copy(made, file)})
     else:
         write_export(fast, path, found.place.read_plan().example_inputs)
-    if float16:
-        write_files({path: lambda file: write_float16(path, file)})
     report(as_json, {"convs": count_convs(fast), "exported_to": str(path), "bytes": path.stat().st_size, **facts})
 
 
@@ -75,6 +76,19 @@ def _require_one_form(to: Path | None, int8: bool, float16: bool) -> None:
         raise ArtifactError("--int8 and --float16 are two forms of a file; give one of them")
     if (int8 or float16) and to is not None and to.suffix != ".onnx":
         raise ArtifactError(f"cannot write INT8 or float16 to '{to.name}'; give a name that ends in .onnx")
+
+
+def _write_float16(fast: Any, path: Path, inputs: Any) -> None:
+    """By way of a float32 file, which is checked."""
+    import tempfile
+
+    from layermerge.files import write_files
+    from layermerge.runtimes.exporting import export as write_export
+    from layermerge.runtimes.float16_file import write_float16
+
+    with tempfile.TemporaryDirectory() as folder:
+        float32 = write_export(fast, Path(folder) / "float32.onnx", inputs)
+        write_files({path: lambda file: write_float16(float32, file)})
 
 
 def _copy(source: Path, target: Path) -> None:

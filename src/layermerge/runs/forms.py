@@ -27,14 +27,14 @@ def served_file(context: Context, place: VariantDirectory) -> Path:
     """The file of a merged network that the run's runtime serves."""
     if serves_integers(context):
         return place.quantised
-    return place.float16 if context.runtime.settings.dtype == "float16" else place.exported
+    return place.float16 if context.settings.serves_float16 else place.exported
 
 
 def write_served_file(context: Context, place: VariantDirectory) -> Quantized | None:
     """Makes the file that is served of the float32 one beside it; what came of quantising, where that is INT8."""
     if serves_integers(context):
         return _quantised(context, place, place.exported)
-    if context.runtime.reads_onnx and served_file(context, place) == place.float16:
+    if context.settings.serves_float16:
         write_files({place.float16: lambda file: write_float16(place.exported, file)})
     return None
 

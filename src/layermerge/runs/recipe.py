@@ -191,6 +191,11 @@ class Settings(UserRecord):
                 f"device '{self.device}' cannot be used here: {first_line(error)}; set device: cpu"
             ) from error
 
+    @property
+    def serves_float16(self) -> bool:
+        """Whether what is served is a float16 file."""
+        return RUNTIMES[self.runtime].reads_onnx and self.runtime_dtype == "float16"
+
     def make_runtime(self) -> Runtime:
         how = RuntimeSettings(self.threads, self.runtime_device, self.runtime_dtype, self.channels_last)
         return make_runtime(self.runtime, how)
