@@ -167,6 +167,7 @@ KINDS = {
     "solution.json": "runs.records.SavedNetwork",
     "variant.json": "runs.records.Variant",
     "result.json": "runs.records.Report",
+    "int8.json": "runs.records.Int8Result",
 }
 
 

@@ -35,7 +35,7 @@ ORDER = (
     "planning data",
     "surgery tasks",
     "runtimes tuning sampling calibration",
-    "tables",
+    "tables quantization",
     "solving",
     "baselines",
     "runs",

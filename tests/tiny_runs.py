@@ -170,7 +170,9 @@ class Priced(OnnxRuntime):
         del inputs
         graph = onnx.load(str(path)).graph
         sizes = {tensor.name: int(np.prod(tensor.dims)) for tensor in graph.initializer}
-        price = _price([sizes[node.input[1]] for node in graph.node if node.op_type == "Conv"])
+        behind = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+        weights = [behind.get(node.input[1], node.input[1]) for node in graph.node if node.op_type == "Conv"]
+        price = _price([sizes[weight] for weight in weights]) / (2 if behind else 1)  # integers take half as long
         return lambda: price
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from layermerge.planning.plan import Plan as Plan
     from layermerge.planning.plan import plan as plan
     from layermerge.planning.rules import Rules as Rules
+    from layermerge.quantization.quantize import quantize as quantize
     from layermerge.runs.compare import compare as compare
     from layermerge.runs.compress import compress as compress
     from layermerge.runs.recipe import Settings as Settings
@@ -62,6 +63,7 @@ _HOMES = {
     "measure_importance": "layermerge.tables.importance",
     "Trace": "layermerge.tracing.trace",
     "plan": "layermerge.planning.plan",
+    "quantize": "layermerge.quantization.quantize",
     "tasks": "layermerge.tasks",
     "trace": "layermerge.tracing.trace",
 }

@@ -375,10 +375,3 @@ def test_torch_refuses_to_compute_in_whole_numbers(dtype: str) -> None:
         RuntimeUnavailable, match=f"computes in floating point, not in {dtype}; try float32 or bfloat16"
     ):
         make_runtime("torch", RuntimeSettings(dtype=dtype))
-
-
-@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
-@pytest.mark.parametrize("dtype", ["float16", "int8"])
-def test_files_are_float32_so_far(name: str, dtype: str) -> None:
-    with pytest.raises(RuntimeUnavailable, match=f"runtime '{name}' takes float32 files in its own layout; drop dtype"):
-        make_runtime(name, RuntimeSettings(dtype=dtype))

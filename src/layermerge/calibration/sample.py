@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from typing import Annotated, Any, TypeAlias
 
@@ -84,6 +85,18 @@ def held_out_inputs(task: Task, example: Inputs, batch_size: int, most: int) -> 
     if not found:
         raise DataError(f"{type(task).__name__} has no held-out batches to compare outputs on; hold some images out")
     return tuple(found)
+
+
+def with_example(images: Sources, count: int, number: int) -> tuple[Iterable[Any], Inputs]:
+    """Batches of images, and the first of them as what a network takes that has this number of inputs."""
+    batches = _batches(images, count)
+    first = next(batches, None)
+    if first is None:
+        raise DataError(f"there are no images; give at least {FEWEST}, better some hundreds")
+    if isinstance(first, Mapping):
+        return chain([first], batches), Inputs((), dict(first))
+    parts = tuple(first) if isinstance(first, (tuple, list)) else (first,)
+    return chain([first], batches), Inputs(parts[:number], {})
 
 
 def _batches(images: Any, count: int) -> Iterator[Any]:

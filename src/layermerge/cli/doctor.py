@@ -92,12 +92,14 @@ def _tried() -> dict[str, Any]:
     from dataclasses import asdict
 
     from layermerge.cli import checkup
+    from layermerge.runtimes.instructions import instructions_here
 
     trials = checkup.try_runtimes()  # first: it needs a process that has not computed yet
-    noise = checkup.clock_noise()
+    noise, integers = checkup.clock_noise(), instructions_here()
     return {
         "runtimes": [asdict(trial) for trial in trials],
         "processors": asdict(checkup.processors()),
+        "integers": asdict(integers) | {"scheme": integers.scheme, "shown": str(integers)},
         "clock": {**asdict(noise), "spread": noise.spread, "verdict": noise.verdict},
     }
 
@@ -147,6 +149,9 @@ def _tried_lines(facts: dict[str, Any]) -> Iterator[_Line]:
     found, clock = facts["processors"], facts["clock"]
     load = "" if found["load"] is None else f", load {found['load']:.1f}"
     yield "ok", "cpu", f"{found['usable_cpus']} of {found['cpus']} usable, torch takes {found['torch_threads']}{load}"
+    integers = facts["integers"]
+    needed = "" if integers["sums_in_32_bits"] else "; INT8 may be slower than float32, and weights get 7 bits"
+    yield "ok" if integers["sums_in_32_bits"] else "-", "int8", f"{integers['shown']}, {integers['scheme']}{needed}"
     yield "ok" if found["omp_wait_policy"] else "-", "OMP_WAIT_POLICY", found["omp_wait_policy"] or "not set"
     yield "ok" if found["gpus"] else "-", "gpu", ", ".join(found["gpus"]) or "none that torch sees"
     scatter = (

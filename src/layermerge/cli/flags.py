@@ -95,7 +95,7 @@ _SHARED: dict[str, tuple[str, Any]] = {
         "runtime_dtype",
         Annotated[
             str | None,
-            typer.Option("--dtype", help="What the runtime computes in: float32, float16, bfloat16 or int8."),
+            typer.Option("--dtype", help="What the runtime computes in: float32, float16 or bfloat16."),
         ],
     ),
     "channels_last": (

@@ -11,13 +11,15 @@ from rich.table import Table
 from layermerge.cli.app import console
 
 if TYPE_CHECKING:
-    from layermerge.runs.records import Report, Result
+    from layermerge.runs.records import Int8Result, Report, Result
     from layermerge.tasks.base import Score
 
 
 def show_result(title: str, result: Result, page: Path) -> None:
     """Latency, score and convs before and after, and where things are."""
-    report = result.report
+    from layermerge.runs.directory import VariantDirectory
+
+    report, int8 = result.report, VariantDirectory(result.directory).read_int8()
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     table.add_column("before", justify="right")
@@ -28,6 +30,8 @@ def show_result(title: str, result: Result, page: Path) -> None:
     out = console()
     out.print(f"\n{title}: {report.method} at {report.budget}\n", markup=False, highlight=False)
     out.print(table)
+    if int8 is not None:
+        show_int8(int8)
     if not report.budget_kept:
         print(
             f"\nthe exported file takes {report.measured_ms:.3f} ms, more than the budget of {report.budget_ms:.3f}: "
@@ -40,6 +44,34 @@ def show_result(title: str, result: Result, page: Path) -> None:
             (str(result.directory), "the network to serve, its weights, how it recovered"),
         ]
     )
+
+
+def show_int8(int8: Int8Result) -> None:
+    """The merged network in float32 and in INT8, beside each other."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    table.add_column("float32", justify="right")
+    table.add_column("INT8", justify="right")
+    table.add_column("", overflow="fold")
+    score, before = int8.score, int8.float32_score
+    times = int8.float32_ms / int8.int8_ms
+    speed = f"{times:.2f} times as fast" if int8.faster else "SLOWER than float32 on this machine"
+    left = f"; {_counted(len(int8.left_in_float32), 'layer')} left in float32" if int8.left_in_float32 else ""
+    table.add_row(
+        "latency (ms)",
+        f"{int8.float32_ms:.3f}",
+        f"{int8.int8_ms:.3f}",
+        f"{speed} ({int8.runtime}; {int8.scheme} for {int8.instructions}{left})",
+    )
+    table.add_row(
+        score.title,
+        _shown(score, before.value),
+        _shown(score, score.value),
+        f"{score.count:,} test images, merged network",
+    )
+    out = console()
+    out.print("")
+    out.print(table)
 
 
 def show_lines(lines: list[tuple[str, str]]) -> None:

@@ -14,8 +14,9 @@ from layermerge.reporting.commands import Commands
 from layermerge.reporting.fact_records import FileFacts, ResultFacts
 from layermerge.reporting.verdict import LARGE_DISTANCE, LARGE_LOSS, relative_loss, verdict_of
 from layermerge.runs.directory import VariantDirectory
-from layermerge.runs.records import CONTROL, Report
+from layermerge.runs.records import CONTROL, Int8Result, Report
 from layermerge.tables.bounds import Objective
+from layermerge.tasks.base import Score
 
 Menus = Mapping[str, tuple[str, Objective]]
 """By method: the menu that it chooses from, and what it sums."""
@@ -31,7 +32,7 @@ def result_facts(
         if (report := place.read_result()) is not None:
             menu, objective = menus.get(report.method, (report.method, usual))
             again = commands.again(report, menu, objective)
-            files = tuple(_file(path, report) for path in place.network_files())
+            files = _files(place, report)
             before, after = (replace(score, right=None) for score in (report.original_score, report.score))
             shown = replace(report, original_score=before, score=after)
             found.append(ResultFacts(shown, verdict_of(report), str(place.path), files, _seconds(place, report), again))
@@ -41,15 +42,32 @@ def result_facts(
     )
 
 
-def _file(path: Path, report: Report) -> FileFacts:
-    """The figures of a result are those of the file that its runtime reads."""
-    served = path.name == "model.onnx" and report.runtime != "torch"
-    kind = _KINDS[path.suffix]
-    if path.suffix == ".onnx":
-        kind += ", float32" if path.stem == "model" else f", {path.stem.removeprefix('model').strip('.-_')}"
-    note = "for Python: layermerge.load reads it" if path.suffix == ".safetensors" else ""
-    facts = FileFacts(kind, str(path), path.stat().st_size, note=note)
-    return replace(facts, latency_ms=report.measured_ms, score=replace(report.score, right=None)) if served else facts
+def _files(place: VariantDirectory, report: Report) -> tuple[FileFacts, ...]:
+    """Each form of the network, with the figures that were measured on this file."""
+    int8 = place.read_int8()
+    figures: dict[Path, tuple[float, Score]] = {}
+    if int8 is not None:
+        figures = {place.exported: (int8.float32_ms, int8.float32_score), place.quantised: (int8.int8_ms, int8.score)}
+    elif report.runtime != "torch" and not place.float16.is_file():
+        figures = {place.exported: (report.measured_ms, report.score)}
+    kinds = {place.exported: "ONNX, float32", place.quantised: "ONNX, INT8", place.float16: "ONNX, float16"}
+    notes = {place.quantised: int8_words(int8)} if int8 is not None else {}
+    found = []
+    for path in place.network_files():
+        note = "for Python: layermerge.load reads it" if path == place.weights else notes.get(path, "")
+        facts = FileFacts(kinds.get(path, _KINDS[path.suffix]), str(path), path.stat().st_size, note=note)
+        if path in figures:
+            latency_ms, score = figures[path]
+            facts = replace(facts, latency_ms=latency_ms, score=replace(score, right=None))
+        found.append(facts)
+    return tuple(found)
+
+
+def int8_words(int8: Int8Result) -> str:
+    """What people should know of an INT8 file beside its figures."""
+    kept = len(int8.left_in_float32)
+    words = f"{int8.scheme} with {int8.instructions}, {kept} of {int8.layers} layers left in float32"
+    return words if int8.faster else f"{words}; slower than float32 on this processor"
 
 
 def _seconds(place: VariantDirectory, report: Report) -> dict[str, float]:

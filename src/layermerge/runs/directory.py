@@ -2,8 +2,8 @@
 
     RUN/recipe.yaml, plan.json, original.onnx, branches/, original.json, latency.jsonl, importance.jsonl, report.html
     RUN/METHOD/BUDGET/choice.json, channels.json
-    RUN/METHOD/BUDGET/LABEL/variant.json, calibration.json, result.json, model.onnx, what `finetune` and `save` write,
-        calibrated/ and unmerged/
+    RUN/METHOD/BUDGET/LABEL/variant.json, calibration.json, result.json, int8.json, model.onnx, model.int8.onnx,
+        model.float16.onnx, what `finetune` and `save` write, calibrated/ and unmerged/
 
 Names of folders are for people: which method, budget and label a file belongs to is said in the file.
 """
@@ -21,7 +21,16 @@ from layermerge.errors import ArtifactError
 from layermerge.files import digest, document_text, read_document, text_writer, write_document, write_files
 from layermerge.planning.plan import Plan
 from layermerge.runs.plan_file import PlanFile
-from layermerge.runs.records import Calibration, ChannelShare, Choice, OriginalScore, Report, SavedNetwork, Variant
+from layermerge.runs.records import (
+    Calibration,
+    ChannelShare,
+    Choice,
+    Int8Result,
+    OriginalScore,
+    Report,
+    SavedNetwork,
+    Variant,
+)
 from layermerge.runtimes.writing import for_serving, write_onnx
 from layermerge.surgery.merge import MergedModule
 from layermerge.tables.branches import Branch
@@ -56,6 +65,15 @@ class NetworkDirectory:
     def exported(self) -> Path:
         """The network as a file for runtimes."""
         return self.path / "model.onnx"
+
+    @property
+    def quantised(self) -> Path:
+        """The same in integers."""
+        return self.path / "model.int8.onnx"
+
+    @property
+    def float16(self) -> Path:
+        return self.path / "model.float16.onnx"
 
     @property
     def merged(self) -> NetworkDirectory:
@@ -124,6 +142,15 @@ class VariantDirectory(NetworkDirectory):
 
     def read_result(self) -> Report | None:
         return read_document(self.result, Report) if self.result.is_file() else None
+
+    @property
+    def int8(self) -> Path:
+        return self.path / "int8.json"
+
+    def read_int8(self) -> Int8Result | None:
+        """Figures of the INT8 file, where there is one."""
+        found = self.int8.is_file() and self.quantised.is_file()
+        return read_document(self.int8, Int8Result) if found else None
 
     def read_recovery(self) -> list[Epoch]:
         return read_recovery(self.path) if (self.path / RECOVERY).is_file() else []

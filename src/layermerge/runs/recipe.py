@@ -123,13 +123,13 @@ class Settings(UserRecord):
     free_size: bool = False
     """Keep height and width of the images free, in the compressed network and its file; latency is that of the size given."""
     runtime: Annotated[str, AfterValidator(_runtime)] = "onnxruntime"
-    """What will serve: torch, torch-compile, onnxruntime, openvino or tensorrt."""
+    """What will serve: torch, torch-compile, onnxruntime, onnxruntime-int8, openvino, openvino-int8 or tensorrt."""
     threads: int = Field(default=1, ge=1, le=1024)
     """Threads that the runtime may use."""
     runtime_device: Device = "cpu"
     """Where latency is measured: cpu or cuda."""
     runtime_dtype: str = "float32"
-    """What the runtime computes in: float32, float16, bfloat16 or int8; one that it does not know, it refuses."""
+    """What the runtime computes in: float32, float16 or bfloat16; one that it does not know, it refuses."""
     channels_last: bool = False
     """Whether feature maps are laid out channels last; torch only."""
     batch_size: int = Field(default=1, ge=1, le=65_536)
@@ -190,6 +190,11 @@ class Settings(UserRecord):
             raise RecipeError(
                 f"device '{self.device}' cannot be used here: {first_line(error)}; set device: cpu"
             ) from error
+
+    @property
+    def serves_float16(self) -> bool:
+        """Whether what is served is a float16 file."""
+        return RUNTIMES[self.runtime].reads_onnx and self.runtime_dtype == "float16"
 
     def make_runtime(self) -> Runtime:
         how = RuntimeSettings(self.threads, self.runtime_device, self.runtime_dtype, self.channels_last)

@@ -26,6 +26,7 @@ from layermerge.progress import Progress
 from layermerge.runs.context import Context
 from layermerge.runs.directory import RunDirectory, VariantDirectory
 from layermerge.runs.environment import environment_now
+from layermerge.runs.forms import note_int8, served_file, serves_integers, write_served_file
 from layermerge.runs.plan_file import PlanFile
 from layermerge.runs.records import CONTROL, Calibration, Choice, OriginalScore, Report, Result, Variant
 from layermerge.runs.saving import restore, save
@@ -315,16 +316,19 @@ def serve(context: Context, variant: Variant, merged: MergedModule, recipe: Reci
     A file that missed its budget is measured again: the machine may have been busy.
     """
     place = place_of(context, variant)
-    files = [place.solution, place.weights, *([place.exported] * context.runtime.reads_onnx)]
+    files = [place.solution, place.weights, *([served_file(context, place)] * context.runtime.reads_onnx)]
     known = place.read_result()
     if known is not None and known.stamp == stamp and known.budget_kept and all(file.is_file() for file in files):
         return Result(merged, None, known, place.path)
     save(place.path, merged)
     if context.runtime.reads_onnx:
         export(merged, place.exported, context.inputs)
+    made = write_served_file(context, place)
     original = score_original(context)
     report = _report(context, variant, merged, recipe, stamp, original)
     context.directory.write_result(place, report, original)
+    if made is not None:
+        note_int8(context, place, made, report)
     return Result(merged, None, report, place.path)
 
 
@@ -334,14 +338,18 @@ def _report(
     place, settings, whole_ms = place_of(context, variant), context.settings, original_ms(context)
     reads, inputs = context.runtime.reads_onnx, context.trace.inputs.resized(settings.batch_size)
     build = (
-        partial(context.runtime.copies_of_file, place.exported) if reads else partial(context.runtime.copies_of, merged)
+        partial(context.runtime.copies_of_file, served_file(context, place))
+        if reads
+        else partial(context.runtime.copies_of, merged)
     )
     copies = context.runtime.copies
     served = build(inputs, passes=copies).passes
     # On the table's scale: measured beside the original.
     originals = original_copies(context, passes=copies).passes
     measured_ms = measured_beside(context.runtime, originals, served, whole_ms)
-    network = context.runtime.serve_file(place.exported) if reads else context.runtime.serve(merged, inputs)
+    network = (
+        context.runtime.serve_file(served_file(context, place)) if reads else context.runtime.serve(merged, inputs)
+    )
     return Report(
         **vars(variant),
         stamp=stamp,
@@ -353,7 +361,7 @@ def _report(
         budget_kept=variant.method == CONTROL or measured_ms <= variant.budget_ms,
         original_score=original.score,
         score=context.task.test(network),
-        held_out=context.task.evaluate(merged),
+        held_out=context.task.evaluate(network if serves_integers(context) else merged),
         convs_before=count_convs(context.trace.module),
         convs_after=count_convs(merged),
         epochs=0.0 if recipe is None else recipe.epochs,

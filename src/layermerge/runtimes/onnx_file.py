@@ -5,9 +5,10 @@ from __future__ import annotations
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -52,13 +53,30 @@ class OnnxRuntimeBase(Runtime):
     """Exports the module, then runs the file: what is timed is the artifact."""
 
     reads_onnx = True
+    dtypes: ClassVar[Sequence[str]] = ("float32",)
+    """What it computes in, at choice."""
+    integers: ClassVar[bool] = False
+    """Whether it serves INT8 files."""
 
     def __init__(self, settings: RuntimeSettings) -> None:
-        if settings.dtype != "float32" or settings.channels_last:
+        if settings.channels_last:
+            raise RuntimeUnavailable(f"runtime '{self.name}' has a layout of its own; drop channels_last")
+        if settings.dtype not in self.dtypes:
+            integers = "; for int8 there are the runtimes onnxruntime-int8 and openvino-int8"
             raise RuntimeUnavailable(
-                f"runtime '{self.name}' takes float32 files in its own layout; drop dtype and channels_last"
+                f"runtime '{self.name}' computes in {' or '.join(self.dtypes)}, not in {settings.dtype}"
+                f"{integers if settings.dtype == 'int8' else '; drop dtype'}"
             )
         super().__init__(settings)
+
+    def for_float32(self) -> OnnxRuntimeBase:
+        """The same library, computing float32 files as such; INT8 files too."""
+        return self
+
+    def in_form(self, path: Path, inputs: Inputs) -> AbstractContextManager[Path]:
+        """The file that it serves in place of a float32 one: another form of the same network, for as long as it is read."""
+        del inputs
+        return nullcontext(path)
 
     @abstractmethod
     def session(self, path: Path) -> tuple[list[str], Session]:
@@ -74,10 +92,11 @@ class OnnxRuntimeBase(Runtime):
         return None
 
     def prepare(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Pass:
-        return self._pass(self._exported(module, inputs, self.serve_file, small=small), inputs)
+        return self._exported(module, inputs, lambda path: self.prepare_file(path, inputs), small=small)
 
     def prepare_file(self, path: Path, inputs: Inputs) -> Pass:
-        return self._pass(self.serve_file(path), inputs)
+        with self.in_form(path, inputs) as served:
+            return self._pass(ServedFile(*self.session(served)), inputs)
 
     def _pass(self, network: ServedFile, inputs: Inputs) -> Pass:
         return self.bound(network.session, network.feed(inputs.tensors))
@@ -85,7 +104,7 @@ class OnnxRuntimeBase(Runtime):
     def record(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Recording | None:
         if self.settings.device != "cpu":
             return None
-        return self._exported(module, inputs, lambda path: self.recorded(path, inputs), small=small)
+        return self._exported(module, inputs, lambda path: self.record_file(path, inputs), small=small)
 
     def copies_of(self, module: nn.Module, inputs: Inputs, *, passes: int, recordings: int = 0) -> Copies:
         def copies(path: Path) -> Copies:
@@ -93,8 +112,13 @@ class OnnxRuntimeBase(Runtime):
 
         return self._exported(module, inputs, copies)
 
+    def copies_of_file(self, path: Path, inputs: Inputs, *, passes: int, recordings: int = 0) -> Copies:
+        with self.in_form(path, inputs) as served:
+            return super().copies_of_file(served, inputs, passes=passes, recordings=recordings)
+
     def record_file(self, path: Path, inputs: Inputs) -> Recording | None:
-        return self.recorded(path, inputs)
+        with self.in_form(path, inputs) as served:
+            return self.recorded(served, inputs)
 
     def _exported(
         self, module: nn.Module, inputs: Inputs, read: Callable[[Path], Read], *, small: bool = False

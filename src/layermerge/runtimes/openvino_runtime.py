@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from layermerge.errors import RuntimeUnavailable
 from layermerge.runtimes.base import RuntimeSettings
+from layermerge.runtimes.float16_file import in_float16
 from layermerge.runtimes.onnx_file import Feed, OnnxRuntimeBase, ServedFile, Session
 from layermerge.runtimes.onnx_owners import owner_named, owners_of
 from layermerge.runtimes.recording import Operator, Recording
@@ -22,11 +24,29 @@ class OpenVino(OnnxRuntimeBase):
     name = "openvino"
     package = "openvino"
     extra = "layermerge[export]"
+    dtypes: ClassVar[Sequence[str]] = ("float32", "float16")
 
     def __init__(self, settings: RuntimeSettings) -> None:
         if settings.device != "cpu":
-            raise RuntimeUnavailable(f"runtime 'openvino' runs on the cpu here, not on '{settings.device}'")
+            raise RuntimeUnavailable(f"runtime '{self.name}' runs on the cpu here, not on '{settings.device}'")
         super().__init__(settings)
+
+    def describe(self) -> dict[str, str | int | bool]:
+        return super().describe() | ({"arithmetic": self._arithmetic} if self.settings.dtype == "float16" else {})
+
+    @property
+    def _arithmetic(self) -> str:
+        """What it really computes in, where it is asked for float16: the nearest that the processor has."""
+        library: Any = self.library
+        has = library.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        return "float16" if "FP16" in has else "bfloat16" if "BF16" in has else "float32"
+
+    def for_float32(self) -> OnnxRuntimeBase:
+        return OpenVino(replace(self.settings, dtype="float32"))
+
+    def in_form(self, path: Path, inputs: Inputs) -> AbstractContextManager[Path]:
+        """Where it computes in float16, a file of float16 weights."""
+        return in_float16(path) if self.settings.dtype == "float16" else super().in_form(path, inputs)
 
     def session(self, path: Path) -> tuple[list[str], Session]:
         compiled = self._compiled(path)
@@ -43,7 +63,7 @@ class OpenVino(OnnxRuntimeBase):
         library: Any = self.library
         settings = {
             "INFERENCE_NUM_THREADS": self.settings.threads,
-            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_PRECISION_HINT": {"float32": "f32", "float16": "f16"}[self.settings.dtype],
             "PERFORMANCE_HINT": "LATENCY",
         }
         with kept_signal_stack():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from layermerge.errors import RuntimeUnavailable
 from layermerge.runtimes.base import Runtime, RuntimeSettings
+from layermerge.runtimes.int8_runtimes import OnnxRuntimeInt8, OpenVinoInt8
 from layermerge.runtimes.onnx_runtime import OnnxRuntime
 from layermerge.runtimes.openvino_runtime import OpenVino
 from layermerge.runtimes.tensorrt_runtime import TensorRt
 from layermerge.runtimes.torch_eager import TorchCompile, TorchEager
 
 RUNTIMES: dict[str, type[Runtime]] = {
-    kind.name: kind for kind in (TorchEager, TorchCompile, OnnxRuntime, OpenVino, TensorRt)
+    kind.name: kind
+    for kind in (TorchEager, TorchCompile, OnnxRuntime, OnnxRuntimeInt8, OpenVino, OpenVinoInt8, TensorRt)
 }
 
 
