@@ -1,0 +1,128 @@
+"""Arithmetic on sizes: what files do with shapes before they reshape, slice or resize by them.
+
+Sizes are numpy arrays of objects, since a size may be free (a symbol) while the network is traced. What is constant has been
+computed when the file was read; only what follows from the sizes of inputs is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+Sizes = Any
+"""An array of whole numbers, some of which may be symbols."""
+Ints = Sequence[int]
+
+
+def as_sizes(values: Any) -> Sizes:
+    return np.array(values, dtype=object)
+
+
+def as_ints(sizes: Sizes) -> tuple[Any, ...]:
+    """What functions take that want whole numbers."""
+    return tuple(whole(each) for each in np.asarray(sizes, dtype=object).reshape(-1))
+
+
+def whole(value: Any) -> Any:
+    if isinstance(value, (torch.SymFloat, torch.SymInt)):
+        return torch.sym_int(value) if isinstance(value, torch.SymFloat) else value
+    return int(value)
+
+
+def as_number(sizes: Sizes) -> Any:
+    """As an operand of arithmetic on feature maps."""
+    if sizes.size != 1:
+        raise ValueError("it computes with several sizes at once and a feature map")
+    return sizes.reshape(-1)[0]
+
+
+def gather(x: Sizes, indices: Any, *, axis: int = 0) -> Sizes:
+    return as_sizes(np.take(x, np.asarray(indices, dtype=np.int64), axis))
+
+
+def slice_of(x: Sizes, starts: Ints, ends: Ints, axes: Ints | None = None, steps: Ints | None = None) -> Sizes:  # noqa: ARG001
+    return x[starts[0] : ends[0] : steps[0] if steps is not None else 1]
+
+
+def concat(*parts: Sizes, axis: int = 0) -> Sizes:
+    return np.concatenate([np.asarray(part, dtype=object) for part in parts], axis)
+
+
+def squeeze(x: Sizes, axes: Ints | None = None) -> Sizes:
+    return np.squeeze(x, None if axes is None else tuple(axes))
+
+
+def unsqueeze(x: Sizes, axes: Ints) -> Sizes:
+    return np.expand_dims(np.asarray(x, dtype=object), tuple(axes))
+
+
+def reshape(x: Sizes, sizes: Ints, *, allowzero: int = 0) -> Sizes:  # noqa: ARG001
+    return np.reshape(x, tuple(sizes))
+
+
+def cast(x: Sizes, *, to: int, **_: Any) -> Sizes:
+    if to in (1, 11):
+        return _each(torch.sym_float, x)
+    return _each(whole, x)
+
+
+def add(a: Sizes, b: Sizes) -> Sizes:
+    return as_sizes(a + b)
+
+
+def sub(a: Sizes, b: Sizes) -> Sizes:
+    return as_sizes(a - b)
+
+
+def mul(a: Sizes, b: Sizes) -> Sizes:
+    return as_sizes(a * b)
+
+
+def div(a: Sizes, b: Sizes) -> Sizes:
+    """Sizes are positive, so that rounding down is what ONNX means."""
+    parts = [*np.ravel(a), *np.ravel(b)]
+    real = any(isinstance(each, (float, torch.SymFloat)) for each in parts)
+    return as_sizes(a / b if real else a // b)
+
+
+def floor(x: Sizes) -> Sizes:
+    return _each(lambda each: torch.sym_int(each) if isinstance(each, torch.SymFloat) else np.floor(each), x)
+
+
+def ceil(x: Sizes) -> Sizes:
+    return _each(lambda each: -torch.sym_int(-each) if isinstance(each, torch.SymFloat) else np.ceil(each), x)
+
+
+def equal(a: Sizes, b: Sizes) -> Sizes:
+    return as_sizes(np.equal(a, b, dtype=object))
+
+
+def where(condition: Sizes, a: Sizes, b: Sizes) -> Sizes:
+    return as_sizes(np.where(np.asarray(condition, dtype=bool), a, b))
+
+
+def product(x: Sizes, axes: Ints | None = None, *, keepdims: int = 1, **_: Any) -> Sizes:
+    return as_sizes(np.prod(x, axis=None if axes is None else tuple(axes), keepdims=bool(keepdims)))
+
+
+def constant_of_shape(sizes: Ints, *, value: Any = None) -> Sizes:
+    filled = 0 if value is None else value.flatten()[0].item()
+    return np.full(tuple(sizes), filled, dtype=object)
+
+
+def identity(x: Sizes) -> Sizes:
+    return x
+
+
+def _each(change: Any, x: Sizes) -> Sizes:
+    found = np.empty(np.shape(x), dtype=object)
+    for place in np.ndindex(found.shape):
+        found[place] = change(np.asarray(x, dtype=object)[place])
+    return found
+
+
+def as_floats(sizes: Sizes) -> tuple[Any, ...]:
+    return tuple(np.asarray(sizes, dtype=object).reshape(-1))
