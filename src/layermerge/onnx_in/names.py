@@ -23,7 +23,7 @@ class Names:
         stem, _, last = weight.rpartition(".")
         if stem and last in ("weight", "w", "gamma", "scale", "kernel"):
             return self._fresh(stem)
-        own = node.name.strip("/").removesuffix(f"/{node.op_type}").replace("/", ".")
+        own = ".".join(_scopes(node.name.strip("/").removesuffix(f"/{node.op_type}").split("/")))
         return self._fresh(own or f"{node.op_type.lower()}_{len(self._taken)}")
 
     def constant(self, name: str) -> str:
@@ -50,3 +50,8 @@ class Names:
     def _legal(part: str) -> str:
         plain = re.sub(r"\W", "_", part, flags=re.ASCII).lstrip("_") or "part"
         return f"{plain}_" if plain in _RESERVED else plain
+
+
+def _scopes(parts: list[str]) -> list[str]:
+    """Modules that lie in a container are written behind it with their whole name: `blocks/blocks.0/conv`."""
+    return [part for part, inner in zip(parts, [*parts[1:], ""], strict=True) if not inner.startswith(f"{part}.")]
