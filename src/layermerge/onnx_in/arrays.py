@@ -36,7 +36,7 @@ def size(x: Tensor) -> Any:
 
 def reshape(x: Tensor, sizes: Ints, *, allowzero: int = 0) -> Tensor:
     """0 stands for the size that is there."""
-    return x.reshape([x.shape[axis] if one == 0 and not allowzero else one for axis, one in enumerate(sizes)])  # type: ignore[arg-type]
+    return x.reshape([x.shape[axis] if one == 0 and not allowzero else one for axis, one in enumerate(sizes)])
 
 
 def reshape_batch(x: Tensor, sizes: Ints) -> Tensor:
@@ -58,7 +58,9 @@ def transpose(x: Tensor, *, perm: Ints | None = None) -> Tensor:
 
 
 def squeeze(x: Tensor, axes: Ints | None = None) -> Tensor:
-    chosen = [axis for axis, one in enumerate(x.shape) if one == 1] if axes is None else [axis % x.dim() for axis in axes]
+    chosen = (
+        [axis for axis, one in enumerate(x.shape) if one == 1] if axes is None else [axis % x.dim() for axis in axes]
+    )
     if any(x.shape[axis] != 1 for axis in chosen):
         raise ValueError(f"it squeezes axes {chosen} of a tensor of shape {list(x.shape)}")
     return x.squeeze(chosen)
@@ -142,7 +144,9 @@ def pad(x: Tensor, pads: Ints, value: Any = None, axes: Ints | None = None, *, m
     changed = [axis for axis in range(x.dim()) if sides.get(axis, (0, 0)) != (0, 0)]
     if not changed:
         return x
-    first = min(changed) if mode == "constant" else 2  # torch pads the last two or three with something else than a number
+    first = (
+        min(changed) if mode == "constant" else 2
+    )  # torch pads the last two or three with something else than a number
     amounts = [side for axis in range(x.dim() - 1, first - 1, -1) for side in sides.get(axis, (0, 0))]
     if min(changed) < first:
         raise ValueError(f"it pads batch or channels in mode {mode}")
@@ -186,7 +190,7 @@ def reduce_by(
     if how == "L1":
         return x.abs().sum(over, keepdim=kept)
     if how == "L2":
-        return torch.linalg.vector_norm(x, dim=over, keepdim=kept)
+        return x.square().sum(over, keepdim=kept).sqrt()
     if how == "SumSquare":
         return x.square().sum(over, keepdim=kept)
     if how == "Prod":
@@ -225,7 +229,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def gemm(
-    a: Tensor, b: Tensor, c: Any = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0  # noqa: N803
+    a: Tensor, b: Tensor, c: Any = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0
 ) -> Tensor:
     product = torch.matmul(a.t() if transA else a, b.t() if transB else b)
     product = product if alpha == 1 else product * alpha
@@ -234,5 +238,3 @@ def gemm(
 
 def einsum(*operands: Tensor, equation: str) -> Tensor:
     return torch.einsum(equation, *operands)
-
-

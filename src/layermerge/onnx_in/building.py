@@ -19,17 +19,26 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from layermerge.errors import LayerMergeError, ModelError, first_line
 from layermerge.onnx_in import arrays, sizes
-from layermerge.onnx_in.interface import FileInterface
 from layermerge.onnx_in.layers import LayerCall
 from layermerge.onnx_in.names import Names
 from layermerge.onnx_in.network import Held, OnnxNetwork, Step, Value
 from layermerge.onnx_in.operators import GIVES_SIZES, TABLE, Operator
 from layermerge.onnx_in.patterns import Found, find_patterns
 from layermerge.onnx_in.reading import import_onnx, named
+from layermerge.tracing.file_interface import FileInterface
 
 MOST_VALUES = 1 << 29
 """Of one tensor: 2 GB in float32."""
-_KNOWN_TYPES = {torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
+_KNOWN_TYPES = {
+    torch.float32,
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+}
 
 
 def require_known_operators(model: Any, place: str) -> None:
@@ -275,7 +284,7 @@ class _Builder:
         several = result if len(gives) > 1 else (result,)
         for name, value in zip(gives, several, strict=True):
             if isinstance(value, (bool, int, float, torch.SymInt)):
-                value = sizes.as_sizes(value)  # noqa: PLW2901
+                value = sizes.as_sizes(value)
             self.tried[name] = self._bounded(value) if isinstance(value, Tensor) else value
             self.args[name] = Value(name)
         self.steps.append(Step(run, tuple(args), gives))
@@ -290,7 +299,9 @@ class _Builder:
 
     def _function(self, row: Operator, attributes: Mapping[str, Any]) -> Callable[..., Any]:
         if row.of_maps is None:
-            raise ValueError("all its inputs are constants, or its weights are computed; only layers of maps can be read")
+            raise ValueError(
+                "all its inputs are constants, or its weights are computed; only layers of maps can be read"
+            )
         return partial(row.of_maps, **attributes) if attributes else row.of_maps
 
     def _is_sizes(self, name: str) -> bool:

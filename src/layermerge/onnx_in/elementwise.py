@@ -129,11 +129,11 @@ def div(a: Operand, b: Operand) -> Any:
 def power(a: Operand, b: Operand) -> Any:
     if not isinstance(b, Tensor) and float(b).is_integer():
         b = int(b)
-    return torch.pow(a, b) if isinstance(b, Tensor) or isinstance(a, Tensor) else a**b  # type: ignore[call-overload]
+    return a**b
 
 
 def modulo(a: Operand, b: Operand, *, fmod: int = 0) -> Any:
-    return torch.fmod(a, b) if fmod else torch.remainder(a, b)  # type: ignore[call-overload,arg-type]
+    return torch.fmod(a, b) if fmod else torch.remainder(a, b)  # type: ignore[arg-type]
 
 
 def _pair(choose: Any, bound: str) -> Any:
@@ -189,7 +189,7 @@ def less_or_equal(a: Operand, b: Operand) -> Any:
 
 
 def where(condition: Tensor, a: Operand, b: Operand) -> Tensor:
-    return torch.where(condition, a, b)  # type: ignore[call-overload,no-any-return]
+    return torch.where(condition, a, b)
 
 
 def cast(x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Tensor:  # noqa: ARG001

@@ -14,9 +14,10 @@ from torch import Tensor
 from layermerge.arguments import FilePath, checked
 from layermerge.errors import LayerMergeError, ModelError, first_line, require_package
 from layermerge.onnx_in.building import build, require_known_operators
-from layermerge.onnx_in.interface import FileInterface, Port, interface_of
+from layermerge.onnx_in.interface import interface_of
 from layermerge.onnx_in.network import OnnxNetwork
 from layermerge.onnx_in.reading import import_onnx, read_model
+from layermerge.tracing.file_interface import FileInterface, Port
 from layermerge.tracing.outputs import relative_difference
 
 TOLERANCE = 1e-4
@@ -34,11 +35,10 @@ _SEED = 20240721
 def from_onnx(file: FilePath, input_shape: Sequence[int] | None = None) -> OnnxNetwork:
     """Reads a network from an ONNX file: a module with its weights under readable names, in eval mode.
 
-    It is compared with onnxruntime on the file, at two batch sizes, to 1e-4 of the largest output (or 5e-7, where outputs are tiny), and
-    refused where it differs.
-    A file of one batch size becomes a network of any; it is then compared image by image. `input_shape` is without the batch,
-    such as (3, 224, 224): at which height and width to compare where the file leaves them free. Nothing in the file is run but
-    the operators of a table; one that has no row there is named.
+    It is compared with onnxruntime on the file, at two batch sizes, to 1e-4 of the largest output (or 5e-7, where outputs are
+    tiny), and refused where it differs. A file of one batch size becomes a network of any, which is compared image by image.
+    `input_shape` is without the batch, such as (3, 224, 224): at which height and width to compare where the file leaves them
+    free. Nothing of the file is run but the operators of a table; one that has no row there is named.
     """
     path = Path(file)
     place = f"'{path}'"
@@ -68,9 +68,7 @@ def _converted(model: Any, place: str) -> Any:
 # -- shapes to try
 
 
-def _shapes(
-    interface: FileInterface, given: Sequence[int] | None, place: str
-) -> Iterator[tuple[tuple[int, ...], ...]]:
+def _shapes(interface: FileInterface, given: Sequence[int] | None, place: str) -> Iterator[tuple[tuple[int, ...], ...]]:
     """Shapes of the inputs, at a batch size that the file does not have written in."""
     batch = 2 if interface.batch is None else interface.batch + 2
     if given is not None and len(interface.inputs) > 1:
@@ -91,8 +89,8 @@ def _shape(port: Port, batch: int, side: int, place: str) -> tuple[int, ...]:
 
 def _checked_shape(port: Port, given: tuple[int, ...], place: str) -> tuple[int, ...]:
     axes = port.axes[1:] if port.axes is not None else given
-    fits = len(axes) == len(given) and all(isinstance(axis, str) or axis == size for axis, size in zip(axes, given, strict=False))
-    if not fits:
+    pairs = zip(axes, given, strict=False)
+    if len(axes) != len(given) or not all(isinstance(axis, str) or axis == size for axis, size in pairs):
         wanted, said = ("x".join(map(str, sizes)) for sizes in (axes, given))
         raise ModelError(f"{place}: input '{port.name}' is {wanted}, not {said}; give a shape that fits")
     return given
@@ -126,8 +124,8 @@ def _verify(network: OnnxNetwork, served: bytes, shapes: Sequence[tuple[int, ...
     try:
         session = runtime.InferenceSession(served, options, providers=["CPUExecutionProvider"])
         for batch in (shapes[0][0], shapes[0][0] + 1):
-            inputs = [_random((batch, *shape[1:]), port.name) for port, shape in zip(network.interface.inputs, shapes, strict=True)]
-            expected = _answers(session, network.interface, inputs)
+            inputs = [_random((batch, *shape[1:]), number) for number, shape in enumerate(shapes)]
+            expected = _answers(session, network.file_interface, inputs)
             _compare(network, inputs, expected, place)
     except LayerMergeError:
         raise
@@ -135,8 +133,8 @@ def _verify(network: OnnxNetwork, served: bytes, shapes: Sequence[tuple[int, ...
         raise ModelError(f"{place} does not run: {first_line(error)}") from error
 
 
-def _random(shape: tuple[int, ...], name: str) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(_SEED + len(name)))
+def _random(shape: tuple[int, ...], number: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(_SEED + number))
 
 
 def _answers(session: Any, interface: FileInterface, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -147,7 +145,9 @@ def _answers(session: Any, interface: FileInterface, inputs: Sequence[Tensor]) -
     for start in range(0, batch, step):
         # The last part may overlap the one before it: what it has in common is left out below.
         first = min(start, batch - step)
-        feed = {port.name: given[first : first + step].numpy() for port, given in zip(interface.inputs, inputs, strict=True)}
+        feed = {
+            port.name: given[first : first + step].numpy() for port, given in zip(interface.inputs, inputs, strict=True)
+        }
         outputs = session.run([port.name for port in interface.outputs], feed)
         parts.append([torch.from_numpy(np.asarray(output))[start - first :] for output in outputs])
     return [torch.cat(column) for column in zip(*parts, strict=True)]
@@ -155,7 +155,7 @@ def _answers(session: Any, interface: FileInterface, inputs: Sequence[Tensor]) -
 
 def _compare(network: OnnxNetwork, inputs: Sequence[Tensor], expected: Sequence[Tensor], place: str) -> None:
     actual = _run(network, inputs)
-    for number, (port, theirs) in enumerate(zip(network.interface.outputs, expected, strict=True)):
+    for number, (port, theirs) in enumerate(zip(network.file_interface.outputs, expected, strict=True)):
         apart = relative_difference(theirs, actual[number].to(theirs.dtype))
         if not apart <= TOLERANCE and not apart * float(theirs.abs().max()) <= _LAST_PLACES:
             raise ModelError(

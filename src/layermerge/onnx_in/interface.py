@@ -1,57 +1,12 @@
-"""What an ONNX file says of its inputs and outputs, and of itself: kept by the file that is written in its place."""
+"""Inputs, outputs and metadata of an ONNX file, as the network that is read from it carries them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from layermerge.errors import ModelError
-
-Axis = int | str
-"""A size, or the name of one that is free."""
-_BATCH, _SIDES = 0, (2, 3)
-
-
-@dataclass(frozen=True)
-class Port:
-    """An input or output: its name, and the size of each axis."""
-
-    name: str
-    axes: tuple[Axis, ...] | None
-    """None where the file does not say."""
-
-    def is_free(self, axis: int) -> bool:
-        return self.axes is None or (axis < len(self.axes) and isinstance(self.axes[axis], str))
-
-
-@dataclass(frozen=True)
-class FileInterface:
-    """Inputs and outputs by their order, and the metadata of the file."""
-
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    metadata: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def batch(self) -> int | None:
-        """The one batch size that the file takes; None where it is free."""
-        axes = self.inputs[0].axes
-        return axes[_BATCH] if axes and isinstance(axes[_BATCH], int) else None
-
-    @property
-    def free_size(self) -> bool:
-        """Whether height and width of every image are free."""
-        images = [port for port in self.inputs if port.axes is not None and len(port.axes) == 4]
-        return bool(images) and all(port.is_free(side) for port in images for side in _SIDES)
-
-    @property
-    def image_shape(self) -> tuple[int, ...] | None:
-        """Of the one input without its batch, where the file says it."""
-        axes = self.inputs[0].axes
-        if len(self.inputs) != 1 or not axes or any(isinstance(axis, str) for axis in axes[1:]):
-            return None
-        return tuple(axis for axis in axes[1:] if isinstance(axis, int))
+from layermerge.tracing.file_interface import Axis, FileInterface, Port
 
 
 def interface_of(model: Any, place: str) -> FileInterface:

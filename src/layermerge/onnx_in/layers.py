@@ -68,7 +68,9 @@ def _require_weight(call: LayerCall) -> Tensor:
     if weight is None:
         raise ValueError("its weights are computed in the network; only constant ones can be read")
     if weight.dim() != call.rank or weight.dim() not in _CONVS:
-        raise ValueError(f"its weights have {weight.dim()} axes, its input {call.rank}; 1 to 3 beside channels can be read")
+        raise ValueError(
+            f"its weights have {weight.dim()} axes, its input {call.rank}; 1 to 3 beside channels can be read"
+        )
     return weight
 
 
@@ -100,8 +102,10 @@ def _padding(
     if auto.startswith("SAME"):
         lower = auto == "SAME_LOWER"
         if any(stride != 1 for stride in strides):
-            settings = {"kernel": tuple(kernel), "strides": tuple(strides), "dilations": tuple(dilations)}
-            return partial(windows.pad_same, lower=lower, **settings), [0] * sides
+            by_size = partial(
+                windows.pad_same, kernel=tuple(kernel), strides=tuple(strides), dilations=tuple(dilations)
+            )
+            return partial(by_size, lower=lower), [0] * sides
         pads = windows.same_pads(call.input_shape[2:], kernel, strides, dilations, lower=lower)
     if pads[:sides] == pads[sides:] and min(pads, default=0) >= 0:
         return None, pads[:sides]

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-_RESERVED = set(dir(nn.Module())) | {"interface", "steps", "results"}
+_RESERVED = set(dir(nn.Module())) | {"file_interface", "steps", "results"}
 _MOST = 120
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from layermerge.onnx_in.interface import FileInterface
+from layermerge.tracing.file_interface import FileInterface
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Step:
 
 
 class OnnxNetwork(nn.Module):
-    """A network read from an ONNX file; `interface` is what the file says of its inputs, outputs and itself."""
+    """A network read from an ONNX file; `file_interface` is what the file says of its inputs, outputs and itself."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class OnnxNetwork(nn.Module):
         results: Sequence[Any],
     ) -> None:
         super().__init__()
-        self.interface, self.steps, self.results = interface, _freeing(steps, results), tuple(results)
+        self.file_interface, self.steps, self.results = interface, _freeing(steps, results), tuple(results)
         for path, layer in layers.items():
             *outer, _ = path.split(".")
             for depth in range(1, len(outer) + 1):
@@ -58,9 +58,11 @@ class OnnxNetwork(nn.Module):
             self.register_buffer(name, tensor)
 
     def forward(self, *inputs: Tensor) -> Any:
-        if len(inputs) != len(self.interface.inputs):
-            raise TypeError(f"the network takes {len(self.interface.inputs)} inputs, but {len(inputs)} were given")
-        values: dict[str, Any] = {port.name: tensor for port, tensor in zip(self.interface.inputs, inputs, strict=True)}
+        if len(inputs) != len(self.file_interface.inputs):
+            raise TypeError(f"the network takes {len(self.file_interface.inputs)} inputs, but {len(inputs)} were given")
+        values: dict[str, Any] = {
+            port.name: tensor for port, tensor in zip(self.file_interface.inputs, inputs, strict=True)
+        }
         for step in self.steps:
             given = [self._read(values, arg) for arg in step.args]
             called = self.get_submodule(step.run) if isinstance(step.run, str) else step.run

@@ -6,7 +6,6 @@ than 2 GB in all; a file that is not whole, not ONNX, cyclic, or that holds loop
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
@@ -153,11 +152,13 @@ def _embed(onnx: Any, tensor: Any, path: Path, left: int) -> int:
 def _inside(path: Path, location: str, said: str) -> Path:
     """A regular file in the folder of the model or below it, links followed."""
     folder = path.resolve().parent
-    if not location or "\0" in location or os.path.isabs(location):
+    if not location or "\0" in location or Path(location).is_absolute():
         raise ModelError(f"{said} keeps its values in '{location[:80]}', which is not a path within the file's folder")
     file = (folder / location).resolve()
     if folder not in file.parents:
-        raise ModelError(f"{said} keeps its values in '{location[:80]}', outside the file's folder; nothing is read there")
+        raise ModelError(
+            f"{said} keeps its values in '{location[:80]}', outside the file's folder; nothing is read there"
+        )
     if not file.is_file():
         raise ModelError(f"{said} keeps its values in '{location[:80]}', which is not there; put it beside the file")
     return file

@@ -6,6 +6,7 @@ computed when the file was read; only what follows from the sizes of inputs is c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,8 +29,16 @@ def as_ints(sizes: Sizes) -> tuple[Any, ...]:
 
 def whole(value: Any) -> Any:
     if isinstance(value, (torch.SymFloat, torch.SymInt)):
-        return torch.sym_int(value) if isinstance(value, torch.SymFloat) else value
+        return _rounded_down(value) if isinstance(value, torch.SymFloat) else value
     return int(value)
+
+
+def _rounded_down(value: Any) -> Any:
+    return math.floor(value)
+
+
+def _rounded_up(value: Any) -> Any:
+    return math.ceil(value)
 
 
 def as_number(sizes: Sizes) -> Any:
@@ -89,11 +98,11 @@ def div(a: Sizes, b: Sizes) -> Sizes:
 
 
 def floor(x: Sizes) -> Sizes:
-    return _each(lambda each: torch.sym_int(each) if isinstance(each, torch.SymFloat) else np.floor(each), x)
+    return _each(lambda each: _rounded_down(each) if isinstance(each, torch.SymFloat) else np.floor(each), x)
 
 
 def ceil(x: Sizes) -> Sizes:
-    return _each(lambda each: -torch.sym_int(-each) if isinstance(each, torch.SymFloat) else np.ceil(each), x)
+    return _each(lambda each: _rounded_up(each) if isinstance(each, torch.SymFloat) else np.ceil(each), x)
 
 
 def equal(a: Sizes, b: Sizes) -> Sizes:

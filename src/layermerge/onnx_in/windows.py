@@ -60,7 +60,12 @@ def _windows(x: Tensor, kernel: Ints, settings: dict[str, Any], value: float) ->
 
 
 def max_pool(
-    x: Tensor, *, kernel_shape: Ints, ceil_mode: int = 0, storage_order: int = 0, **settings: Any  # noqa: ARG001
+    x: Tensor,
+    *,
+    kernel_shape: Ints,
+    ceil_mode: int = 0,
+    storage_order: int = 0,  # noqa: ARG001 - of indices, which are not given
+    **settings: Any,
 ) -> Tensor:
     x, strides, dilations, pads = _windows(x, kernel_shape, settings, float("-inf"))
     return _MAX[len(kernel_shape)](x, kernel_shape, strides, pads, dilations, bool(ceil_mode))
@@ -79,7 +84,9 @@ def average_pool(
         return averages
     # What was padded must not count: divided by the share of the window that is the map's own.
     ones = torch.ones_like(x[:1, :1])
-    shares = pool(_windows(ones, kernel_shape, settings, 0.0)[0], kernel_shape, strides, [0] * rank, bool(ceil_mode), True)
+    shares = pool(
+        _windows(ones, kernel_shape, settings, 0.0)[0], kernel_shape, strides, [0] * rank, bool(ceil_mode), True
+    )
     return averages / shares
 
 
@@ -96,10 +103,11 @@ def local_response(x: Tensor, *, size: int, alpha: float = 0.0001, beta: float =
 
 
 def lp_normalise(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
-    return x / torch.linalg.vector_norm(x, p, axis, keepdim=True)
+    length: Tensor = torch.linalg.vector_norm(x, p, axis, keepdim=True)
+    return x / length
 
 
-def resize(  # noqa: PLR0913
+def resize(
     x: Tensor,
     roi: Any = None,  # noqa: ARG001 - only of a mode that crops
     scales: Tensor | None = None,
@@ -130,7 +138,9 @@ def resize(  # noqa: PLR0913
     chosen = [axis % x.dim() for axis in axes] if axes is not None else list(range(x.dim()))
     if sizes is not None and len(sizes):
         wanted = dict(zip(chosen, sizes, strict=True))
-        return F.interpolate(x, size=[wanted.get(axis, x.shape[axis]) for axis in range(2, x.dim())], mode=kind, **options)  # type: ignore[arg-type]
+        return F.interpolate(
+            x, size=[wanted.get(axis, x.shape[axis]) for axis in range(2, x.dim())], mode=kind, **options
+        )
     if scales is None:
         raise ValueError("it says neither scales nor sizes")
     factors = dict(zip(chosen, scales, strict=True))

@@ -30,6 +30,7 @@ from layermerge.runs.records import CONTROL, Calibration, Choice, OriginalScore,
 from layermerge.runs.saving import restore, save
 from layermerge.runtimes.base import Copies, Pass, Runtime
 from layermerge.runtimes.exporting import export
+from layermerge.runtimes.onnx_file import InParts
 from layermerge.runtimes.recording import Recording
 from layermerge.solving.side_by_side import measured_beside
 from layermerge.surgery.merge import MergedModule, merge
@@ -42,6 +43,7 @@ from layermerge.tables.measuring import LatencyJob
 from layermerge.tables.shards import WHOLE_TABLE, Shard
 from layermerge.tables.table import Table
 from layermerge.tables.workloads import Workload, workloads_of
+from layermerge.tracing.file_interface import file_interface_of
 from layermerge.tracing.fingerprint import fingerprint
 from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.trace import trace
@@ -326,6 +328,9 @@ def _report(
     originals = original_copies(context, passes=copies).passes
     measured_ms = measured_beside(context.runtime, originals, served, whole_ms)
     network = context.runtime.serve_file(place.exported) if reads else context.runtime.serve(merged, inputs)
+    known = file_interface_of(merged)
+    if reads and known is not None and known.batch is not None:
+        network = InParts(network, known.batch)
     return Report(
         **vars(variant),
         stamp=stamp,
