@@ -37,7 +37,7 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
 def write_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
     """Writes the ONNX file; the batch size is free, and so are height and width where the inputs say so."""
     require_package("onnxscript", "exporting to ONNX", "layermerge[export]")
-    taken, given = port_names(module, inputs)
+    taken, given = list(bound_names(module, inputs)), _output_names(module, inputs)
     free = inputs.resized(max(2, inputs.batch))
     try:
         with quiet():
@@ -60,13 +60,20 @@ def write_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
         ) from error
 
 
-def port_names(module: nn.Module, inputs: Inputs) -> tuple[list[str], list[str]]:
-    """Of the file's inputs and outputs: those of the file that the network was read from, or else of its forward()."""
+def bound_names(module: nn.Module, inputs: Inputs) -> dict[str, Any]:
+    """Inputs by their names in the file: those of the file that the network was read from, or else of its forward()."""
+    known = file_interface_of(module)
+    if known is None:
+        return inputs.bound_to(module)
+    return {port.name: tensor for port, tensor in zip(known.inputs, inputs.tensors, strict=True)}
+
+
+def _output_names(module: nn.Module, inputs: Inputs) -> list[str]:
     known = file_interface_of(module)
     if known is not None:
-        return [port.name for port in known.inputs], [port.name for port in known.outputs]
+        return [port.name for port in known.outputs]
     count = len(pytree.tree_leaves(run_once(module, inputs)))
-    return list(inputs.bound_to(module)), [f"output_{index}" if count > 1 else "output" for index in range(count)]
+    return [f"output_{index}" if count > 1 else "output" for index in range(count)]
 
 
 def write_onnx_quickly(module: nn.Module, path: Path, inputs: Inputs) -> None:
