@@ -87,7 +87,7 @@ def tile(x: Tensor, repeats: Ints) -> Tensor:
 
 def constant_of_shape(sizes: Ints, *, value: Tensor | None = None) -> Tensor:
     filled = torch.zeros(1) if value is None else value
-    return torch.full(tuple(sizes), filled.flatten()[0].item(), dtype=filled.dtype)
+    return filled.reshape(()).expand(*sizes).clone()
 
 
 def number_range(start: Ints, limit: Ints, delta: Ints) -> Tensor:

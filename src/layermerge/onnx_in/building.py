@@ -22,13 +22,15 @@ from layermerge.onnx_in import arrays, sizes
 from layermerge.onnx_in.layers import LayerCall
 from layermerge.onnx_in.names import Names
 from layermerge.onnx_in.network import Held, OnnxNetwork, Step, Value
-from layermerge.onnx_in.operators import GIVES_SIZES, TABLE, Operator
+from layermerge.onnx_in.operators import CONVERTED, TABLE, Operator
 from layermerge.onnx_in.patterns import Found, find_patterns
-from layermerge.onnx_in.reading import import_onnx, named
+from layermerge.onnx_in.reading import import_onnx, named, shown
 from layermerge.tracing.file_interface import FileInterface
 
 MOST_VALUES = 1 << 29
 """Of one tensor: 2 GB in float32."""
+MOST_FOLDED = 1 << 27
+"""Of all constants that are computed: 512 MB."""
 _KNOWN_TYPES = {
     torch.float32,
     torch.float64,
@@ -43,11 +45,11 @@ _KNOWN_TYPES = {
 
 def require_known_operators(model: Any, place: str) -> None:
     """Before anything is made of a file: every operator without a row, by its first node."""
-    unknown = {node.op_type: node for node in reversed(model.graph.node) if node.op_type not in {*TABLE, "Constant"}}
+    unknown = {node.op_type: node for node in reversed(model.graph.node) if node.op_type not in {*TABLE, *CONVERTED}}
     if unknown:
         *_, first = unknown.values()
         others = sorted(set(unknown) - {first.op_type})
-        more = f", nor can {', '.join(others)[:120]}" if others else ""
+        more = f", nor can {shown(', '.join(others))}" if others else ""
         raise ModelError(f"{place}: {named(first)} cannot be read{more}; layermerge reads {len(TABLE)} others")
 
 
@@ -84,7 +86,7 @@ class _Builder:
         for port, shape in zip(self.interface.inputs, shapes, strict=True):
             if types[port.name] not in (1, 7):
                 kind = import_onnx().TensorProto.DataType.Name(types[port.name]).lower()
-                raise ModelError(f"{self.place}: input '{port.name}' is {kind}; export the network in float32")
+                raise ModelError(f"{self.place}: input '{shown(port.name)}' is {kind}; export the network in float32")
             dtype = torch.float32 if types[port.name] == 1 else torch.int64
             with self.mode:
                 self.tried[port.name] = self._bounded(torch.empty(*shape, dtype=dtype))
@@ -123,7 +125,7 @@ class _Builder:
             inputs.pop()
         extra = [name for name in node.output[1:] if name and self.readers[name]]
         if extra and not row.counts_outputs:
-            raise ValueError(f"its output '{extra[0]}' is used, which is not computed")
+            raise ValueError(f"its output '{shown(extra[0])}' is used, which is not computed")
         if row.counts_outputs:
             attributes["outputs"] = len(node.output)
         moving = [name for name in inputs if name and name not in self.constants]
@@ -131,7 +133,7 @@ class _Builder:
             self._alias(node.output[0], inputs[0])
         elif not moving:
             self._fold(row, node, inputs, attributes)
-        elif node.op_type not in GIVES_SIZES and all(self._is_sizes(name) for name in moving):
+        elif all(self._is_sizes(name) for name in moving):
             self._add_sizes(row, node, inputs, attributes)
         elif not self._add_layer(row, node, inputs, attributes):
             self._add_function(row, node, inputs, attributes)
@@ -150,8 +152,8 @@ class _Builder:
             tried = function(*given)
         for each in tried if isinstance(tried, tuple) else (tried,):
             self.folded += each.size if isinstance(each, np.ndarray) else self._bounded(each).numel()
-        if self.folded > MOST_VALUES:
-            raise ModelError(f"{self.place}: its constants take more than {MOST_VALUES:,} values; no more are computed")
+        if self.folded > MOST_FOLDED:
+            raise ModelError(f"{self.place} computes constants of more than {MOST_FOLDED:,} values; no more are computed")
         with torch.no_grad():
             result = function(*given)
         for name, value in zip(node.output, result if isinstance(result, tuple) else (result,), strict=False):
@@ -242,7 +244,7 @@ class _Builder:
     def _conversion(self, row: Operator, place: int, name: str) -> Callable[[Any], Any] | None:
         if not self._is_sizes(name):
             if place in row.ints or place in row.floats:
-                raise ValueError(f"its input '{name}' follows from the values of feature maps, so no shape is known")
+                raise ValueError(f"its input '{shown(name)}' follows from the values of feature maps, so no shape is known")
             return None
         if place in row.floats:
             return sizes.as_floats
@@ -312,7 +314,7 @@ class _Builder:
             self.buffers.setdefault(path := self.names.constant(name), self.constants[name])
             return Held(path)
         if self._is_sizes(name):
-            raise ModelError(f"{self.place}: output '{name}' is a size, not a feature map; leave it out of the file")
+            raise ModelError(f"{self.place}: output '{shown(name)}' is a size, not a feature map; leave it out of the file")
         return self.args[name]
 
     # -- constants
@@ -344,7 +346,7 @@ class _Builder:
             found = torch.empty(0, dtype=torch.float16)
         if found.dtype not in _KNOWN_TYPES:
             kind = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
-            raise ModelError(f"{self.place}: tensor '{tensor.name[:80]}' is {kind}; export the network in float32")
+            raise ModelError(f"{self.place}: tensor '{shown(tensor.name)}' is {kind}; export the network in float32")
         return found
 
     def _numbers(self, nodes: Sequence[Any]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from layermerge.errors import LayerMergeError, ModelError, first_line, require_p
 from layermerge.onnx_in.building import build, require_known_operators
 from layermerge.onnx_in.interface import interface_of
 from layermerge.onnx_in.network import OnnxNetwork
-from layermerge.onnx_in.reading import import_onnx, read_model
+from layermerge.onnx_in.reading import import_onnx, read_model, require_valid, shown
 from layermerge.tracing.file_interface import FileInterface, Port
 from layermerge.tracing.outputs import runtime_difference
 
@@ -43,6 +43,7 @@ def from_onnx(file: FilePath, input_shape: Sequence[int] | None = None) -> OnnxN
     model = read_model(path)
     interface = interface_of(model, place)
     require_known_operators(model, place)
+    require_valid(model, place)
     served = model.SerializeToString()
     converted = _converted(model, place)
     require_known_operators(converted, place)
@@ -81,7 +82,7 @@ def _shapes(interface: FileInterface, given: Sequence[int] | None, place: str) -
 
 def _shape(port: Port, batch: int, side: int, place: str) -> tuple[int, ...]:
     if port.axes is None:
-        raise ModelError(f"{place} does not say the shape of input '{port.name}'; give it as input_shape")
+        raise ModelError(f"{place} does not say the shape of input '{shown(port.name)}'; give it as input_shape")
     return (batch, *(axis if isinstance(axis, int) else side for axis in port.axes[1:]))
 
 
@@ -90,7 +91,7 @@ def _checked_shape(port: Port, given: tuple[int, ...], place: str) -> tuple[int,
     pairs = zip(axes, given, strict=False)
     if len(axes) != len(given) or not all(isinstance(axis, str) or axis == size for axis, size in pairs):
         wanted, said = ("x".join(map(str, sizes)) for sizes in (axes, given))
-        raise ModelError(f"{place}: input '{port.name}' is {wanted}, not {said}; give a shape that fits")
+        raise ModelError(f"{place}: input '{shown(port.name)}' is {wanted}, not {said}; give a shape that fits")
     return given
 
 
@@ -157,7 +158,7 @@ def _compare(network: OnnxNetwork, inputs: Sequence[Tensor], expected: Sequence[
         apart = runtime_difference(theirs, actual[number].to(theirs.dtype))
         if not apart <= TOLERANCE:
             raise ModelError(
-                f"{place} cannot be read faithfully: output '{port.name}' differs from onnxruntime's by {apart:.1e} "
+                f"{place} cannot be read faithfully: output '{shown(port.name)}' differs from onnxruntime's by {apart:.1e} "
                 f"at batch size {len(inputs[0])}; please report it"
             )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from layermerge.errors import ModelError
+from layermerge.onnx_in.reading import shown
 from layermerge.tracing.file_interface import Axis, FileInterface, Port
 
 
@@ -23,7 +24,7 @@ def interface_of(model: Any, place: str) -> FileInterface:
 
 def _port(value: Any, place: str, side: str) -> Port:
     if not value.type.HasField("tensor_type"):
-        raise ModelError(f"{place}: {side}put '{value.name}' is not a tensor; only networks of tensors can be read")
+        raise ModelError(f"{place}: {side}put '{shown(value.name)}' is not a tensor; only networks of tensors can be read")
     kind = value.type.tensor_type
     if not kind.HasField("shape"):
         return Port(value.name, None)
@@ -36,6 +37,6 @@ def _axis(name: str, place: str, dims: Sequence[Any]) -> list[Axis]:
     for number, dim in enumerate(dims):
         size = dim.dim_value if dim.HasField("dim_value") else -1
         if size == 0:
-            raise ModelError(f"{place}: '{name}' has no values: its axis {number} is of size 0")
+            raise ModelError(f"{place}: '{shown(name)}' has no values: its axis {number} is of size 0")
         found.append(size if size > 0 else dim.dim_param or f"{name}_{number}")
     return found

@@ -156,8 +156,6 @@ def group_norm(call: LayerCall) -> Layer | None:
     if scale is None or shift is None:
         return None
     groups, channels = call.get("num_groups", 1), call.input_shape[1]
-    if len(scale) != channels:  # one value a group, before version 21
-        scale, shift = (each.repeat_interleave(channels // groups) for each in (scale, shift))
     module = nn.GroupNorm(groups, channels, eps=call.get("epsilon", 1e-5))
     return Layer(filled(module, weight=scale, bias=shift))
 

@@ -32,19 +32,16 @@ class Names:
     def _fresh(self, wanted: str) -> str:
         parts = [self._legal(part) for part in wanted[-_MOST:].split(".") if part]
         base = ".".join(parts) or "layer"
+        if any(".".join(parts[:end]) in self._taken for end in range(1, len(parts))):
+            base = base.replace(".", "_")  # it would lie within a layer
         name, number = base, 1
-        while self._clashes(name):
+        while name in self._taken or name in self._around:
             number += 1
             name = f"{base}_{number}"
         self._taken.add(name)
         pieces = name.split(".")
         self._around.update(".".join(pieces[:end]) for end in range(1, len(pieces)))
         return name
-
-    def _clashes(self, name: str) -> bool:
-        pieces = name.split(".")
-        outer = {".".join(pieces[:end]) for end in range(1, len(pieces))}
-        return name in self._taken or name in self._around or not outer.isdisjoint(self._taken)
 
     @staticmethod
     def _legal(part: str) -> str:

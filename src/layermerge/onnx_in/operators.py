@@ -142,8 +142,8 @@ TABLE: dict[str, Operator] = {
     "ArgMax": _plain(arrays.arg_max),
     "CumSum": Operator(arrays.cum_sum, ints=(1,)),
     # shapes
-    "Shape": _plain(arrays.shape),
-    "Size": _plain(arrays.size),
+    "Shape": Operator(arrays.shape, of_sizes=sizes.shape),
+    "Size": Operator(arrays.size, of_sizes=sizes.size),
     "Reshape": Operator(arrays.reshape, ints=(1,), of_sizes=sizes.reshape),
     "Flatten": _plain(arrays.flatten),
     "Transpose": _plain(arrays.transpose),
@@ -158,5 +158,5 @@ TABLE: dict[str, Operator] = {
     "Slice": Operator(arrays.slice_of, ints=(1, 2, 3, 4), of_sizes=sizes.slice_of),
     "Gather": Operator(arrays.gather, of_sizes=sizes.gather),
 }
-GIVES_SIZES = frozenset({"Shape", "Size"})
-"""Operators of a feature map that give sizes."""
+CONVERTED = frozenset({"Constant", "Upsample"})
+"""Operators that need no row: a value, and what the version converter writes as another."""

@@ -31,6 +31,7 @@ def read_model(path: Path) -> Any:
         raise ModelError(f"{place} holds no network, or is not an ONNX file; export the network again")
     if len(model.graph.node) > MOST_NODES:
         raise ModelError(f"{place} has {len(model.graph.node):,} nodes; at most {MOST_NODES:,} are read")
+    _require_text(model, place)
     _require_plain(onnx, model, place)
     left = MOST_BYTES - path.stat().st_size
     for tensor in _tensors(onnx, model.graph):
@@ -38,11 +39,21 @@ def read_model(path: Path) -> Any:
             left -= _embed(onnx, tensor, path, left)
         _require_whole(onnx, tensor, place)
     _require_order(model.graph, place)
+    return model
+
+
+def require_valid(model: Any, place: str) -> None:
+    """By ONNX's own checker; outputs may leave out their shape, which it asks for."""
+    onnx = import_onnx()
+    shapeless = [each.type.tensor_type for each in model.graph.output if not each.type.tensor_type.HasField("shape")]
+    for kind in shapeless:
+        kind.shape.SetInParent()
     try:
         onnx.checker.check_model(model)
     except Exception as error:  # whatever the checker raises
         raise ModelError(f"{place} is not a valid ONNX file: {first_line(error)}") from None
-    return model
+    for kind in shapeless:
+        kind.ClearField("shape")
 
 
 def _parsed(onnx: Any, path: Path, place: str) -> Any:
@@ -59,10 +70,21 @@ def _parsed(onnx: Any, path: Path, place: str) -> Any:
         raise ModelError(f"{place} is truncated or not an ONNX file; export the network again") from None
 
 
+def _require_text(model: Any, place: str) -> None:
+    """Protobuf gives bytes for a name that is not UTF-8."""
+    graph = model.graph
+    held = (*graph.initializer, *graph.input, *graph.output, *graph.node, *model.functions)
+    names = [each.name for each in held] + [opset.domain for opset in model.opset_import]
+    for node in graph.node:
+        names += [node.op_type, node.domain, *node.input, *node.output, *(each.name for each in node.attribute)]
+    if any(isinstance(name, bytes) for name in names):
+        raise ModelError(f"{place} holds names that are not text; the file is damaged")
+
+
 def _require_plain(onnx: Any, model: Any, place: str) -> None:
     """Only graphs of standard operators: nothing that is run several times, or that is defined in the file itself."""
     if model.functions:
-        name = model.functions[0].name[:60]
+        name = shown(model.functions[0].name)
         raise ModelError(
             f"{place} defines operators of its own, such as '{name}'; write them out: onnx.inliner.inline_local_functions"
         )
@@ -75,14 +97,19 @@ def _require_plain(onnx: Any, model: Any, place: str) -> None:
             raise ModelError(f"{place}: {named(node)} holds a graph of its own; control flow cannot be traced")
         if node.domain not in _STANDARD:
             raise ModelError(
-                f"{place}: {named(node)} is of the domain '{node.domain[:40]}'; only standard operators can be read"
+                f"{place}: {named(node)} is of the domain '{shown(node.domain)}'; only standard operators can be read"
             )
 
 
 def named(node: Any) -> str:
     """How messages call a node: by its operator and its name, or else by what it gives."""
     name = node.name or (node.output[0] if node.output else "")
-    return f"operator {node.op_type[:40]} of node '{name[:80]}'"
+    return f"operator {shown(node.op_type)} of node '{shown(name)}'"
+
+
+def shown(text: str) -> str:
+    """What messages quote of a file: one line of printable characters."""
+    return "".join(each if each.isprintable() else " " for each in text[:80])
 
 
 def _tensors(onnx: Any, graph: Any) -> Iterator[Any]:
@@ -101,7 +128,7 @@ def _tensors(onnx: Any, graph: Any) -> Iterator[Any]:
 
 def _require_whole(onnx: Any, tensor: Any, place: str) -> None:
     """That a tensor holds as many values as its shape says: no shape is believed."""
-    said = f"{place}: tensor '{tensor.name[:80]}'"
+    said = f"{place}: tensor '{shown(tensor.name)}'"
     if any(size < 0 for size in tensor.dims):
         raise ModelError(f"{said} has a negative size; the file is damaged")
     values = prod(tensor.dims)
@@ -128,7 +155,7 @@ def _held(onnx: Any, tensor: Any) -> int | None:
 
 def _embed(onnx: Any, tensor: Any, path: Path, left: int) -> int:
     """Reads what a tensor keeps in another file, and says how many bytes that were."""
-    said = f"'{path}': tensor '{tensor.name[:80]}'"
+    said = f"'{path}': tensor '{shown(tensor.name)}'"
     entries = {entry.key: entry.value for entry in tensor.external_data}
     file = _inside(path, entries.get("location", ""), said)
     try:
@@ -153,14 +180,14 @@ def _inside(path: Path, location: str, said: str) -> Path:
     """A regular file in the folder of the model or below it, links followed."""
     folder = path.resolve().parent
     if not location or "\0" in location or Path(location).is_absolute():
-        raise ModelError(f"{said} keeps its values in '{location[:80]}', which is not a path within the file's folder")
+        raise ModelError(f"{said} keeps its values in '{shown(location)}', which is not a path within the file's folder")
     file = (folder / location).resolve()
     if folder not in file.parents:
         raise ModelError(
-            f"{said} keeps its values in '{location[:80]}', outside the file's folder; nothing is read there"
+            f"{said} keeps its values in '{shown(location)}', outside the file's folder; nothing is read there"
         )
     if not file.is_file():
-        raise ModelError(f"{said} keeps its values in '{location[:80]}', which is not there; put it beside the file")
+        raise ModelError(f"{said} keeps its values in '{shown(location)}', which is not there; put it beside the file")
     return file
 
 
@@ -176,11 +203,11 @@ def _require_order(graph: Any, place: str) -> None:
         for name in node.input:
             if name not in made:
                 why = "which is computed from it or behind it" if name in everything else "which nothing gives"
-                raise ModelError(f"{place}: {named(node)} reads '{name[:80]}', {why}")
+                raise ModelError(f"{place}: {named(node)} reads '{shown(name)}', {why}")
         for name in filter(None, node.output):
             if name in made:
-                raise ModelError(f"{place}: {named(node)} gives '{name[:80]}', which is given before")
+                raise ModelError(f"{place}: {named(node)} gives '{shown(name)}', which is given before")
             made.add(name)
     for result in graph.output:
         if result.name not in made:
-            raise ModelError(f"{place}: nothing gives the output '{result.name[:80]}'")
+            raise ModelError(f"{place}: nothing gives the output '{shown(result.name)}'")

@@ -122,6 +122,14 @@ def constant_of_shape(sizes: Ints, *, value: Any = None) -> Sizes:
     return np.full(tuple(sizes), filled, dtype=object)
 
 
+def shape(x: Sizes, *, start: int = 0, end: int | None = None) -> Sizes:
+    return as_sizes(np.shape(x)[start:end])
+
+
+def size(x: Sizes) -> Sizes:
+    return as_sizes(np.size(x))
+
+
 def identity(x: Sizes) -> Sizes:
     return x
 

@@ -39,7 +39,7 @@ def export(module: nn.Module, path: FilePath, example_inputs: Any) -> Path:
     """Exports a network in eval mode; the kind of file follows from the suffix.
 
     Nothing is written unless the file's own outputs agree with the module's to 1e-4 relative, at two batch sizes, and at other
-    heights and widths where those are free. A network that was read from an ONNX file keeps the names of its inputs and outputs,
+    heights and widths where those are free. A network that was read from an ONNX file keeps its names of inputs and outputs,
     its metadata and its free axes; where it takes batches of one size only, so does the new file.
     """
     target = Path(path)
