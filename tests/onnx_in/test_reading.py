@@ -202,19 +202,40 @@ def ints(*values: int) -> Any:
 
 N = helper.make_node
 BOMBS: dict[str, tuple[list[Any], dict[str, Any]]] = {
-    "a constant of an absurd shape": ([N("ConstantOfShape", ["s"], ["c"]), N("Add", ["x", "c"], ["y"])], {"s": ints(1 << 20, 1 << 20)}),
+    "a constant of an absurd shape": (
+        [N("ConstantOfShape", ["s"], ["c"]), N("Add", ["x", "c"], ["y"])],
+        {"s": ints(1 << 20, 1 << 20)},
+    ),
     "an absurd expansion": ([N("Expand", ["x", "s"], ["y"])], {"s": ints(1 << 20, 1, 1 << 20, 1, 1, 1)}),
-    "an absurd constant by expansion": ([N("Expand", ["c", "s"], ["d"]), N("Add", ["x", "d"], ["y"])], {"c": np.float32(1), "s": ints(1 << 40)}),
+    "an absurd constant by expansion": (
+        [N("Expand", ["c", "s"], ["d"]), N("Add", ["x", "d"], ["y"])],
+        {"c": np.float32(1), "s": ints(1 << 40)},
+    ),
     "absurd repetition": ([N("Tile", ["x", "s"], ["y"])], {"s": ints(1, 1 << 15, 1 << 10, 1)}),
-    "an absurd range": ([N("Range", ["a", "b", "c"], ["d"]), N("Cast", ["d"], ["e"], to=1), N("Add", ["x", "e"], ["y"])], {"a": np.int64(0), "b": np.int64(1 << 40), "c": np.int64(1)}),
+    "an absurd range": (
+        [N("Range", ["a", "b", "c"], ["d"]), N("Cast", ["d"], ["e"], to=1), N("Add", ["x", "e"], ["y"])],
+        {"a": np.int64(0), "b": np.int64(1 << 40), "c": np.int64(1)},
+    ),
     "absurd padding": ([N("Pad", ["x", "p"], ["y"])], {"p": ints(0, 0, 0, 0, 0, 0, 1 << 20, 1 << 20)}),
     "an absurd size": ([N("Resize", ["x", "", "", "s"], ["y"])], {"s": ints(2, 4, 1 << 20, 1 << 20)}),
     "an absurd scale": ([N("Resize", ["x", "", "s"], ["y"])], {"s": np.array([1, 1, 1e6, 1e6], np.float32)}),
-    "an absurd sum": ([N("Add", ["a", "b"], ["c"]), N("Add", ["x", "c"], ["y"])], {"a": np.zeros((1 << 16, 1), np.float32), "b": np.zeros((1, 1 << 16), np.float32)}),
-    "absurd padding of a conv": ([N("Conv", ["x", "w"], ["y"], pads=[1 << 20, 1 << 20, 1 << 20, 1 << 20])], {"w": WEIGHT}),
-    "doubled thirty times": ([N("Concat", [f"v{n}", f"v{n}"], [f"v{n + 1}"], axis=1) for n in range(30)], {"v0": np.zeros((1, 1 << 10), np.float32)}),
-    "doubled thirty times, not constant": ([N("Identity", ["x"], ["v0"]), *(N("Concat", [f"v{n}", f"v{n}"], [f"v{n + 1}"], axis=1) for n in range(30))], {}),
-}  # fmt: skip
+    "an absurd sum": (
+        [N("Add", ["a", "b"], ["c"]), N("Add", ["x", "c"], ["y"])],
+        {"a": np.zeros((1 << 16, 1), np.float32), "b": np.zeros((1, 1 << 16), np.float32)},
+    ),
+    "absurd padding of a conv": (
+        [N("Conv", ["x", "w"], ["y"], pads=[1 << 20, 1 << 20, 1 << 20, 1 << 20])],
+        {"w": WEIGHT},
+    ),
+    "doubled thirty times": (
+        [N("Concat", [f"v{n}", f"v{n}"], [f"v{n + 1}"], axis=1) for n in range(30)],
+        {"v0": np.zeros((1, 1 << 10), np.float32)},
+    ),
+    "doubled thirty times, not constant": (
+        [N("Identity", ["x"], ["v0"]), *(N("Concat", [f"v{n}", f"v{n}"], [f"v{n + 1}"], axis=1) for n in range(30))],
+        {},
+    ),
+}
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -224,14 +245,20 @@ def test_no_memory_is_taken_for_absurd_shapes(name: str, tmp_path: Path) -> None
         nodes = [*nodes, N("Add", ["x", nodes[-1].output[0]], ["y"])]
     file = graph_file(tmp_path / "a.onnx", nodes, constants)
     said = refused(file)
-    assert "at most 536,870,912 values are computed" in said or "constants of more than 134,217,728 values" in said or "cannot be read" in said
+    assert (
+        "at most 536,870,912 values are computed" in said
+        or "constants of more than 134,217,728 values" in said
+        or "cannot be read" in said
+    )
 
 
 def test_an_absurd_input_is_refused(tmp_path: Path) -> None:
     file = graph_file(tmp_path / "a.onnx", [CONV], {"w": WEIGHT}, {"x": ("N", 4, 1 << 20, 1 << 20)})
     assert "at most 536,870,912 values are computed" in refused(file)
     with pytest.raises(ModelError, match="at most 536,870,912 values are computed"):
-        lm.from_onnx(graph_file(tmp_path / "b.onnx", [CONV], {"w": WEIGHT}, {"x": ("N", 4, "H", "W")}), (4, 1 << 20, 1 << 20))
+        lm.from_onnx(
+            graph_file(tmp_path / "b.onnx", [CONV], {"w": WEIGHT}, {"x": ("N", 4, "H", "W")}), (4, 1 << 20, 1 << 20)
+        )
 
 
 # -- graphs that are none
@@ -241,7 +268,9 @@ def test_graphs_that_cannot_be_run_in_order(tmp_path: Path) -> None:
     add = helper.make_node("Add", ["x", "later"], ["first"], name="add")
     relu = helper.make_node("Relu", ["first"], ["later"], name="relu")
     file = tmp_path / "a.onnx"
-    assert "operator Add of node 'add' reads 'later', which is computed from it" in refused(graph_file(file, [add, relu]))
+    assert "operator Add of node 'add' reads 'later', which is computed from it" in refused(
+        graph_file(file, [add, relu])
+    )
     itself = helper.make_node("Add", ["x", "y"], ["y"], name="itself")
     assert "operator Add of node 'itself' reads 'y', which is computed from it" in refused(graph_file(file, [itself]))
     nothing = helper.make_node("Add", ["x", "none"], ["y"])
@@ -253,7 +282,9 @@ def test_graphs_that_cannot_be_run_in_order(tmp_path: Path) -> None:
 
 
 def test_loops_functions_and_other_domains_are_refused(tmp_path: Path) -> None:
-    body = helper.make_graph([helper.make_node("Relu", ["x"], ["z"])], "inner", [], [helper.make_empty_tensor_value_info("z")])
+    body = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["z"])], "inner", [], [helper.make_empty_tensor_value_info("z")]
+    )
     file = tmp_path / "a.onnx"
     chosen = helper.make_node("If", ["c"], ["y"], name="choice", then_branch=body, else_branch=body)
     looped = helper.make_node("Loop", ["n", "c", "x"], ["y"], name="again", body=body)
@@ -285,10 +316,16 @@ def test_loops_functions_and_other_domains_are_refused(tmp_path: Path) -> None:
         (lambda model: model.ClearField("opset_import"), "does not say which version of the standard operators"),
         (lambda model: model.graph.ClearField("input"), "reads 'x', which nothing gives"),
         (lambda model: model.graph.ClearField("output"), "has no outputs"),
-        (lambda model: setattr(model.graph.node[0], "op_type", "Conv\n\x1b2"), "operator Conv  2 of node 'conv' cannot be read"),
+        (
+            lambda model: setattr(model.graph.node[0], "op_type", "Conv\n\x1b2"),
+            "operator Conv  2 of node 'conv' cannot be read",
+        ),
         (lambda model: setattr(model.graph.node[0].attribute[0], "name", "wrong"), "is not a valid ONNX file"),
         (lambda model: setattr(model.graph.input[0].type.tensor_type, "elem_type", 10), "is not a valid|is float16"),
-        (lambda model: setattr(model.opset_import[0], "version", 999), "cannot be read|does not run|not a valid|from opset"),
+        (
+            lambda model: setattr(model.opset_import[0], "version", 999),
+            "cannot be read|does not run|not a valid|from opset",
+        ),
     ],
 )
 def test_files_that_say_too_little_or_too_much(change: Any, words: str, tmp_path: Path) -> None:

@@ -153,7 +153,9 @@ class _Builder:
         for each in tried if isinstance(tried, tuple) else (tried,):
             self.folded += each.size if isinstance(each, np.ndarray) else self._bounded(each).numel()
         if self.folded > MOST_FOLDED:
-            raise ModelError(f"{self.place} computes constants of more than {MOST_FOLDED:,} values; no more are computed")
+            raise ModelError(
+                f"{self.place} computes constants of more than {MOST_FOLDED:,} values; no more are computed"
+            )
         with torch.no_grad():
             result = function(*given)
         for name, value in zip(node.output, result if isinstance(result, tuple) else (result,), strict=False):
@@ -244,7 +246,9 @@ class _Builder:
     def _conversion(self, row: Operator, place: int, name: str) -> Callable[[Any], Any] | None:
         if not self._is_sizes(name):
             if place in row.ints or place in row.floats:
-                raise ValueError(f"its input '{shown(name)}' follows from the values of feature maps, so no shape is known")
+                raise ValueError(
+                    f"its input '{shown(name)}' follows from the values of feature maps, so no shape is known"
+                )
             return None
         if place in row.floats:
             return sizes.as_floats
@@ -314,7 +318,9 @@ class _Builder:
             self.buffers.setdefault(path := self.names.constant(name), self.constants[name])
             return Held(path)
         if self._is_sizes(name):
-            raise ModelError(f"{self.place}: output '{shown(name)}' is a size, not a feature map; leave it out of the file")
+            raise ModelError(
+                f"{self.place}: output '{shown(name)}' is a size, not a feature map; leave it out of the file"
+            )
         return self.args[name]
 
     # -- constants

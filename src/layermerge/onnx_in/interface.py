@@ -24,7 +24,9 @@ def interface_of(model: Any, place: str) -> FileInterface:
 
 def _port(value: Any, place: str, side: str) -> Port:
     if not value.type.HasField("tensor_type"):
-        raise ModelError(f"{place}: {side}put '{shown(value.name)}' is not a tensor; only networks of tensors can be read")
+        raise ModelError(
+            f"{place}: {side}put '{shown(value.name)}' is not a tensor; only networks of tensors can be read"
+        )
     kind = value.type.tensor_type
     if not kind.HasField("shape"):
         return Port(value.name, None)

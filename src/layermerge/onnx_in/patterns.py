@@ -14,6 +14,8 @@ from typing import Any
 
 X = "x"
 """The map that a pattern is a function of."""
+_DEFAULTS = {"alpha": 0.2, "beta": 0.5}
+"""Of HardSigmoid, where a file leaves them out."""
 _EITHER_WAY = {"Add", "Mul"}
 
 
@@ -99,9 +101,9 @@ class _Match:
         if index is None or self.nodes[index].op_type != pattern.kind:
             return False
         node = self.nodes[index]
-        given = {each.name: each.f for each in node.attribute}
+        given = _DEFAULTS | {each.name: each.f for each in node.attribute}
         attributes = pattern.attributes or {}
-        if not all(math.isclose(given.get(key, math.nan), value, rel_tol=1e-5) for key, value in attributes.items()):
+        if not all(math.isclose(given[key], value, rel_tol=1e-5) for key, value in attributes.items()):
             return False
         orders = [pattern.parts, pattern.parts[::-1]] if pattern.kind in _EITHER_WAY else [pattern.parts]
         for parts in orders:

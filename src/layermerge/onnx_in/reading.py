@@ -180,7 +180,9 @@ def _inside(path: Path, location: str, said: str) -> Path:
     """A regular file in the folder of the model or below it, links followed."""
     folder = path.resolve().parent
     if not location or "\0" in location or Path(location).is_absolute():
-        raise ModelError(f"{said} keeps its values in '{shown(location)}', which is not a path within the file's folder")
+        raise ModelError(
+            f"{said} keeps its values in '{shown(location)}', which is not a path within the file's folder"
+        )
     file = (folder / location).resolve()
     if folder not in file.parents:
         raise ModelError(
