@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import layermerge as lm
 import tiny_detector
 import tiny_runs
-from command_line import Run, document, one_line
+from command_line import Run, one_line
 from layermerge.runs.data_recipe import DataRecipe
 from onnx_files import answers, exported, graph_file
 
@@ -43,9 +43,12 @@ class TwoMaps(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.detector = tiny_detector.network()
+        del self.detector.down
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        boxes, scores, _ = self.detector(x)["levels"][0]
+        parts = self.detector
+        x = torch.relu(parts.stem(x))
+        boxes, scores, _ = parts._read(torch.relu(x + parts.second(torch.relu(parts.first(x)))))
         return boxes, scores
 
 
@@ -77,7 +80,7 @@ def ports(values: Any) -> list[Any]:
 
 def test_a_file_of_one_batch_size_becomes_a_faster_file_of_that_size(run: Run) -> None:
     before = write("net.onnx", None)
-    (shown,) = document(run("compress", "--model", "onnx:net.onnx", *FLAGS, "--run-dir", "a", "--json"))
+    (shown,) = json.loads(run("compress", "--model", "onnx:net.onnx", *FLAGS, "--run-dir", "a", "--json").out)
     assert shown["convs_after"] < shown["convs_before"]
     assert shown["original_score"]["value"] == 0.0
     assert 0 < shown["score"]["value"] < 1
@@ -103,19 +106,17 @@ def test_a_file_of_one_batch_size_becomes_a_faster_file_of_that_size(run: Run) -
     assert task.test(served).value == pytest.approx(shown["score"]["value"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_free_axes_stay_free(run: Run) -> None:
-    axes = {
-        "image in": {0: "n", 2: "high", 3: "wide"},
-        "boxes": {0: "n", 1: "places"},
-        "scores/0": {0: "n", 2: "high", 3: "wide"},
-    }
+    free = {0: "n", 2: "high", 3: "wide"}
+    axes = {"image in": free, "boxes": {0: "n", 1: "places"}, "scores/0": free}
     before = write("net.onnx", axes)
     said = run("compress", "--model", "onnx:net.onnx", "--input", "3x12x12", *FLAGS, "--run-dir", "a")
     assert said.code == 0, said.err
     (file,) = Path("a").rglob("model.onnx")
     after = onnx.load(file)
     assert ports(after.graph.input) == ports(before.graph.input)
-    assert ports(after.graph.output) == ports(before.graph.output)
+    assert ports(after.graph.output) == [("boxes", ["n", "places", 4]), ("scores/0", ["n", 3, "high", "wide"])]
     x = torch.randn(3, 3, 16, 20)
     assert [each.shape for each in answers(file, x)] == [each.shape for each in answers(Path("net.onnx"), x)]
 

@@ -33,7 +33,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.second_norm(self.second(self.activation(self.first_norm(self.first(x)))))
-        return self.activation(x + inner)
+        joined: Tensor = self.activation(x + inner)
+        return joined
 
 
 class Net(nn.Module):

@@ -96,6 +96,7 @@ def test_a_file_cut_anywhere_is_one_line(tmp_path: Path) -> None:
 
 def test_bytes_changed_anywhere_are_read_or_one_line(tmp_path: Path) -> None:
     whole, random = plain(tmp_path / "whole.onnx").read_bytes(), np.random.default_rng(0)
+    said: list[str] = []
     for _ in range(60):
         damaged = bytearray(whole)
         damaged[random.integers(60)] = random.integers(256)  # names, types and attributes; weights come behind
@@ -105,7 +106,9 @@ def test_bytes_changed_anywhere_are_read_or_one_line(tmp_path: Path) -> None:
             with little_memory():
                 lm.from_onnx(tmp_path / "damaged.onnx")
         except ModelError as error:
-            assert "\n" not in str(error)
+            said.append(str(error))
+    assert len(said) > 20
+    assert not any("\n" in line for line in said)
 
 
 def test_a_huge_file_is_not_read(tmp_path: Path) -> None:

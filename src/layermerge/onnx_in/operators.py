@@ -63,7 +63,7 @@ TABLE: dict[str, Operator] = {
     "Einsum": _plain(arrays.einsum),
     # activations
     "Relu": _plain(elementwise.relu),
-    "Clip": _joined(elementwise.clip),
+    "Clip": _joined(elementwise.clip, sizes.clip),
     "LeakyRelu": _plain(elementwise.leaky_relu),
     "ThresholdedRelu": _plain(elementwise.thresholded_relu),
     "Elu": _plain(elementwise.elu),
@@ -82,7 +82,7 @@ TABLE: dict[str, Operator] = {
     "LogSoftmax": _plain(arrays.log_softmax),
     # functions of one map
     "Abs": _plain(torch.abs),
-    "Neg": _plain(torch.neg),
+    "Neg": Operator(torch.neg, of_sizes=sizes.negative),
     "Exp": _plain(torch.exp),
     "Log": _plain(torch.log),
     "Sqrt": _plain(torch.sqrt),
@@ -106,8 +106,8 @@ TABLE: dict[str, Operator] = {
     "Div": _joined(elementwise.div, sizes.div),
     "Pow": _joined(elementwise.power),
     "Mod": _joined(elementwise.modulo),
-    "Min": _joined(elementwise.minimum),
-    "Max": _joined(elementwise.maximum),
+    "Min": _joined(elementwise.minimum, sizes.minimum),
+    "Max": _joined(elementwise.maximum, sizes.maximum),
     "Sum": _joined(elementwise.total),
     "Mean": _joined(elementwise.average),
     "And": _plain(torch.logical_and),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -97,12 +98,30 @@ def div(a: Sizes, b: Sizes) -> Sizes:
     return as_sizes(a / b if real else a // b)
 
 
+def clip(x: Sizes, low: Any = None, high: Any = None) -> Sizes:
+    """Its bounds are numbers, or sizes of one value."""
+    bounded = x if low is None else maximum(x, low)
+    return bounded if high is None else minimum(bounded, high)
+
+
+def maximum(*parts: Sizes) -> Sizes:
+    return reduce(lambda a, b: as_sizes(np.frompyfunc(torch.sym_max, 2, 1)(a, b)), map(as_sizes, parts))
+
+
+def minimum(*parts: Sizes) -> Sizes:
+    return reduce(lambda a, b: as_sizes(np.frompyfunc(torch.sym_min, 2, 1)(a, b)), map(as_sizes, parts))
+
+
+def negative(x: Sizes) -> Sizes:
+    return _each(lambda each: 0 - each, x)
+
+
 def floor(x: Sizes) -> Sizes:
-    return _each(lambda each: _rounded_down(each) if isinstance(each, torch.SymFloat) else np.floor(each), x)
+    return _each(lambda each: _rounded_down(each) if isinstance(each, torch.SymFloat) else math.floor(each), x)
 
 
 def ceil(x: Sizes) -> Sizes:
-    return _each(lambda each: _rounded_up(each) if isinstance(each, torch.SymFloat) else np.ceil(each), x)
+    return _each(lambda each: _rounded_up(each) if isinstance(each, torch.SymFloat) else math.ceil(each), x)
 
 
 def equal(a: Sizes, b: Sizes) -> Sizes:
