@@ -58,7 +58,7 @@ BATCH_NORMED = [
     Exported("torchvision:shufflenet_v2_x0_5", True, 18),
     Exported("torchvision:mnasnet0_5", True, 18),
     Exported("torchvision:regnet_y_400mf", False, 14),
-    Exported("torchvision:googlenet?aux_logits=false&init_weights=false", False, 13),
+    Exported("torchvision:googlenet?aux_logits=false", False, 13),
 ]
 OTHERS = [
     Exported("timm:convnext_atto", False, 17),

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layermerge.arguments import FilePath, checked
+from layermerge.arguments import Count, FilePath, checked
 from layermerge.errors import LayerMergeError, ModelError, first_line, require_package
 from layermerge.onnx_in.building import build, require_known_operators
 from layermerge.onnx_in.interface import interface_of
@@ -30,7 +30,7 @@ _SEED = 20240721
 
 
 @checked(ModelError)
-def from_onnx(file: FilePath, input_shape: Sequence[int] | None = None) -> OnnxNetwork:
+def from_onnx(file: FilePath, input_shape: Sequence[Count] | None = None) -> OnnxNetwork:
     """Reads a network from an ONNX file: a module with its weights under readable names, in eval mode.
 
     It is compared with onnxruntime on the file, at two batch sizes, to 1e-4 of the largest output (or 5e-7, where outputs are

@@ -137,7 +137,7 @@ def product(x: Sizes, axes: Ints | None = None, *, keepdims: int = 1, **_: Any) 
 
 
 def constant_of_shape(sizes: Ints, *, value: Any = None) -> Sizes:
-    filled = 0 if value is None else value.flatten()[0].item()
+    filled = 0 if value is None else value.numpy().reshape(-1)[0].item()
     return np.full(tuple(sizes), filled, dtype=object)
 
 

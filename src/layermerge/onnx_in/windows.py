@@ -107,45 +107,34 @@ def lp_normalise(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
     return x / length
 
 
-def resize(
-    x: Tensor,
-    roi: Any = None,  # noqa: ARG001 - only of a mode that crops
-    scales: Tensor | None = None,
-    sizes: Ints | None = None,
-    *,
-    mode: str = "nearest",
-    coordinate_transformation_mode: str = "half_pixel",
-    nearest_mode: str = "round_prefer_floor",
-    cubic_coeff_a: float = -0.75,
-    antialias: int = 0,
-    axes: Ints | None = None,
-    **others: Any,
-) -> Tensor:
+def resize(x: Tensor, roi: Any = None, scales: Ints | None = None, sizes: Ints | None = None, **how: Any) -> Tensor:
     """The forms of interpolation that torch has; whether an odd one among nearest neighbours agrees is seen when verified."""
-    corners = coordinate_transformation_mode == "align_corners"
-    if coordinate_transformation_mode == "tf_crop_and_resize" or antialias or others.get("exclude_outside"):
-        raise ValueError(f"it resizes by {coordinate_transformation_mode}, or antialiased")
-    if others.get("keep_aspect_ratio_policy", "stretch") != "stretch" or cubic_coeff_a != -0.75:
-        raise ValueError("it resizes by another rule than torch has")
-    if mode == "nearest":
-        floors = nearest_mode == "floor" or coordinate_transformation_mode == "asymmetric"
-        kind = "nearest" if floors else "nearest-exact"
-    else:
-        kind = _MODES[mode][x.dim()]
-        if not corners and coordinate_transformation_mode == "asymmetric":
-            raise ValueError(f"it resizes by {mode} from coordinates that are asymmetric")
-    options = {} if mode == "nearest" else {"align_corners": corners}
+    del roi  # of a mode that crops
+    kind, options = _interpolation(x.dim(), how)
+    axes = how.get("axes")
     chosen = [axis % x.dim() for axis in axes] if axes is not None else list(range(x.dim()))
+    inner = range(2, x.dim())
     if sizes is not None and len(sizes):
         wanted = dict(zip(chosen, sizes, strict=True))
-        return F.interpolate(
-            x, size=[wanted.get(axis, x.shape[axis]) for axis in range(2, x.dim())], mode=kind, **options
-        )
+        return F.interpolate(x, size=[wanted.get(axis, x.shape[axis]) for axis in inner], mode=kind, **options)
     if scales is None:
         raise ValueError("it says neither scales nor sizes")
     factors = dict(zip(chosen, scales, strict=True))
     if any(factors.get(axis, 1.0) != 1 for axis in (0, 1)):
         raise ValueError("it resizes batch or channels")
-    return F.interpolate(
-        x, scale_factor=[float(factors.get(axis, 1.0)) for axis in range(2, x.dim())], mode=kind, **options
-    )
+    return F.interpolate(x, scale_factor=[float(factors.get(axis, 1.0)) for axis in inner], mode=kind, **options)
+
+
+def _interpolation(rank: int, how: dict[str, Any]) -> tuple[str, dict[str, bool]]:
+    """Torch's name for what the attributes of a Resize say, and whether corners are aligned."""
+    mode, places = how.get("mode", "nearest"), how.get("coordinate_transformation_mode", "half_pixel")
+    if places == "tf_crop_and_resize" or how.get("antialias") or how.get("exclude_outside"):
+        raise ValueError(f"it resizes by {places}, or antialiased")
+    if how.get("keep_aspect_ratio_policy", "stretch") != "stretch" or how.get("cubic_coeff_a", -0.75) != -0.75:
+        raise ValueError("it resizes by another rule than torch has")
+    if mode == "nearest":
+        floors = how.get("nearest_mode") == "floor" or places == "asymmetric"
+        return "nearest" if floors else "nearest-exact", {}
+    if places == "asymmetric":
+        raise ValueError(f"it resizes by {mode} from coordinates that are asymmetric")
+    return _MODES[mode][rank], {"align_corners": places == "align_corners"}
