@@ -85,9 +85,10 @@ def tile(x: Tensor, repeats: Ints) -> Tensor:
     return x.repeat(*repeats)
 
 
-def constant_of_shape(sizes: Ints, *, value: Tensor | None = None) -> Tensor:
-    filled = torch.zeros(1) if value is None else value
-    return filled.reshape(()).expand(*sizes).clone()
+def constant_of_shape(sizes: Ints, *, value: Any = None) -> Tensor:
+    """`value` is an array of one."""
+    number, dtype = (0.0, torch.float32) if value is None else (value.item(), torch.from_numpy(value).dtype)
+    return torch.full(tuple(sizes), number, dtype=dtype)
 
 
 def number_range(start: Ints, limit: Ints, delta: Ints) -> Tensor:

@@ -59,7 +59,10 @@ def build(model: Any, interface: FileInterface, shapes: Sequence[Sequence[int]],
 
 
 class _Builder:
-    """What is known of each value of the file while its nodes are read in order."""
+    """What is known of each value of the file while its nodes are read in order.
+
+    Functions are tried on copies without values: what has values would be computed even in a mode for trying.
+    """
 
     def __init__(self, model: Any, interface: FileInterface, shapes: Sequence[Sequence[int]], place: str) -> None:
         self.graph, self.interface, self.place = model.graph, interface, place
@@ -148,8 +151,9 @@ class _Builder:
         """Computes what is constant; its shape first."""
         function = self._function(row, attributes)
         given = [self._plain(row, place, name) for place, name in enumerate(inputs)]
+        without = [self.mode.from_tensor(each) if isinstance(each, Tensor) else each for each in given]
         with self.mode, torch.no_grad():
-            tried = function(*given)
+            tried = function(*without)
         for each in tried if isinstance(tried, tuple) else (tried,):
             self.folded += each.size if isinstance(each, np.ndarray) else self._bounded(each).numel()
         if self.folded > MOST_FOLDED:
@@ -285,12 +289,15 @@ class _Builder:
     def _step(self, run: Any, args: Sequence[Any], tried: Sequence[Any], gives: tuple[str, ...]) -> Any:
         """Adds a step once it has been tried on tensors without values."""
         called = self.layers[run] if isinstance(run, str) else run
+        without = [self.mode.from_tensor(each) if isinstance(each, Tensor) else each for each in tried]
         with self.mode, torch.no_grad():
-            result = called(*tried)
+            result = called(*without)
         several = result if len(gives) > 1 else (result,)
         for name, value in zip(gives, several, strict=True):
             if isinstance(value, (bool, int, float, torch.SymInt)):
                 value = sizes.as_sizes(value)
+            if isinstance(value, np.ndarray) and value.size > sizes.MOST:
+                raise ValueError(f"it computes more than {sizes.MOST:,} sizes")
             self.tried[name] = self._bounded(value) if isinstance(value, Tensor) else value
             self.args[name] = Value(name)
         self.steps.append(Step(run, tuple(args), gives))
@@ -333,7 +340,7 @@ class _Builder:
             if isinstance(value, bytes):
                 value = value.decode("utf-8", "replace")
             elif isinstance(value, onnx.TensorProto):
-                value = self._tensor(value)
+                value = self._tensor(value).numpy()
             found[each.name] = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
         return found
 
@@ -341,7 +348,7 @@ class _Builder:
         ((kind, value),) = self._attributes(node).items()
         if kind in ("value_int", "value_ints"):
             return torch.tensor(value, dtype=torch.int64)
-        return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float32)
+        return torch.from_numpy(value) if isinstance(value, np.ndarray) else torch.tensor(value, dtype=torch.float32)
 
     def _tensor(self, tensor: Any) -> Tensor:
         onnx = import_onnx()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +49,21 @@ def from_onnx(file: FilePath, input_shape: Sequence[Count] | None = None) -> Onn
     served = model.SerializeToString()
     converted = _converted(model, place)
     require_known_operators(converted, place)
-    network, shapes = _built(converted, interface, _shapes(interface, input_shape, place), place)
-    _verify(network, served, shapes, place)
+    with _quiet_loggers():
+        network, shapes = _built(converted, interface, _shapes(interface, input_shape, place), place)
+        _verify(network, served, shapes, place)
     return network
+
+
+@contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """torch logs a traceback for every call that it cannot try; what is raised says enough."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _converted(model: Any, place: str) -> Any:

@@ -146,7 +146,7 @@ TABLE: dict[str, Operator] = {
     "Size": Operator(arrays.size, of_sizes=sizes.size),
     "Reshape": Operator(arrays.reshape, ints=(1,), of_sizes=sizes.reshape),
     "Flatten": _plain(arrays.flatten),
-    "Transpose": _plain(arrays.transpose),
+    "Transpose": Operator(arrays.transpose, of_sizes=sizes.transpose),
     "Squeeze": Operator(arrays.squeeze, ints=(1,), of_sizes=sizes.squeeze),
     "Unsqueeze": Operator(arrays.unsqueeze, ints=(1,), of_sizes=sizes.unsqueeze),
     "Expand": Operator(arrays.expand, ints=(1,)),

@@ -17,6 +17,8 @@ import torch
 Sizes = Any
 """An array of whole numbers, some of which may be symbols."""
 Ints = Sequence[int]
+MOST = 4096
+"""Sizes at once: no network has as many axes."""
 
 
 def as_sizes(values: Any) -> Sizes:
@@ -53,8 +55,19 @@ def gather(x: Sizes, indices: Any, *, axis: int = 0) -> Sizes:
     return as_sizes(np.take(x, np.asarray(indices, dtype=np.int64), axis))
 
 
-def slice_of(x: Sizes, starts: Ints, ends: Ints, axes: Ints | None = None, steps: Ints | None = None) -> Sizes:  # noqa: ARG001
-    return x[starts[0] : ends[0] : steps[0] if steps is not None else 1]
+def slice_of(x: Sizes, starts: Ints, ends: Ints, axes: Ints | None = None, steps: Ints | None = None) -> Sizes:
+    cut = [slice(None)] * np.ndim(x)
+    for place, (first, last) in enumerate(zip(starts, ends, strict=True)):
+        axis, step = place if axes is None else axes[place], 1 if steps is None else steps[place]
+        whole = (
+            step < 0 and last < -np.shape(x)[axis]
+        )  # beyond the first, which a slice of Python's counts from the end
+        cut[axis] = slice(first, None if whole else last, step)
+    return x[tuple(cut)]
+
+
+def transpose(x: Sizes, *, perm: Ints | None = None) -> Sizes:
+    return np.transpose(x, perm)
 
 
 def concat(*parts: Sizes, axis: int = 0) -> Sizes:
@@ -137,7 +150,9 @@ def product(x: Sizes, axes: Ints | None = None, *, keepdims: int = 1, **_: Any) 
 
 
 def constant_of_shape(sizes: Ints, *, value: Any = None) -> Sizes:
-    filled = 0 if value is None else value.numpy().reshape(-1)[0].item()
+    if math.prod(sizes) > MOST:
+        raise ValueError(f"it computes more than {MOST:,} sizes")
+    filled = 0 if value is None else value.item()
     return np.full(tuple(sizes), filled, dtype=object)
 
 

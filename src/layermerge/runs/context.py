@@ -5,6 +5,7 @@ Opening it traces the network and measures nothing. A directory of another netwo
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,10 +15,11 @@ from typing import Any
 
 from torch import nn
 
-from layermerge.errors import RecipeError, TraceError
+from layermerge.errors import ArtifactError, RecipeError, TraceError
 from layermerge.runs.directory import RunDirectory
 from layermerge.runs.recipe import Settings
 from layermerge.runtimes.base import Runtime
+from layermerge.runtimes.writing import for_serving, write_onnx
 from layermerge.surgery.merge import MergedModule, merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tasks.base import Task
@@ -45,13 +47,16 @@ class Context:
 
 
 def trace_as_served(model: nn.Module, inputs: Any, *, free_size: bool) -> Trace:
-    """Traces a network; one whose file leaves height and width free keeps them free, wherever it can."""
+    """Traces a network; one whose file leaves height and width free keeps them free, if torch can write such a file again."""
     known = file_interface_of(model)
     if free_size or known is None or not known.free_size:
         return trace(model, inputs, free_size=free_size)
     try:
-        return trace(model, inputs, free_size=True)
-    except TraceError as error:
+        traced = trace(model, inputs, free_size=True)
+        with tempfile.TemporaryDirectory() as folder:
+            write_onnx(for_serving(traced.module), Path(folder) / "tried.onnx", traced.inputs)
+        return traced
+    except (TraceError, ArtifactError) as error:
         traced = trace(model, inputs)
         warnings.warn(f"height and width are fixed in the new file, though not in the given one: {error}", stacklevel=2)
         return traced
