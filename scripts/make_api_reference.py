@@ -32,12 +32,24 @@ heavy: names are imported when they are first used. The [quick start](quickstart
 # The order in which a reader meets them; what is not listed here follows by name.
 ORDER = (
     *("compress", "compare", "Settings", "Recipe", "Task"),
-    *("trace", "Trace", "plan", "Rules", "Plan", "Candidate", "ConvSpec"),
+    *("from_onnx", "trace", "Trace", "plan", "Rules", "Plan", "Candidate", "ConvSpec"),
     *("measure_latency", "measure_importance", "solve", "Frontier", "Solution", "meet_budget"),
     *("rewrite", "calibrate", "finetune", "merge", "save", "load", "export", "LayerMergeError"),
 )
 # What is behind these is for reading the code, not for using it.
-INTERNAL = {"Structure", "LiftedModule", "Inputs", "Surgery", "Runtime", "ClockSettings", "Axis", "Record", "Path"}
+INTERNAL = {
+    "OnnxNetwork",
+    "FileInterface",
+    "Structure",
+    "LiftedModule",
+    "Inputs",
+    "Surgery",
+    "Runtime",
+    "ClockSettings",
+    "Axis",
+    "Record",
+    "Path",
+}
 # A user reads these as what they are; what they hold is the network.
 NETWORKS = {"RewrittenModule", "MergedModule"}
 

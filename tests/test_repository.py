@@ -31,7 +31,9 @@ FILES = sorted(SOURCE.rglob("*.py"), key=lambda path: (path != SOURCE / "__init_
 ORDER = (
     "errors",
     "arguments conv files progress",
-    "models tracing",
+    "tracing",
+    "onnx_in",
+    "models",
     "planning data",
     "surgery tasks",
     "runtimes tuning sampling calibration",

@@ -405,6 +405,11 @@ TASKS: list[tuple[Call, str]] = [
 ]
 
 FILES: list[tuple[Call, str]] = [
+    (lambda _: lm.from_onnx("none.onnx"), "'none.onnx' does not exist; give the path of an .onnx file"),
+    (lambda _: lm.from_onnx(None), "file is None; give a path"),
+    (lambda _: lm.from_onnx("none.onnx", 3), "input_shape is 3; give a list of"),
+    (lambda _: lm.from_onnx("none.onnx", (3, 0, 8)), r"input_shape\[1\] is 0; give a whole number of at least 1"),
+    (lambda _: lm.from_onnx("."), "'.' is a folder; give the path of an .onnx file"),
     (lambda g: lm.save("run", g.model), "save takes what rewrite or merge returns, not Sequential"),
     (lambda _: lm.save("run", None), "module is None; give a torch.nn.Module"),
     (lambda g: lm.save(g.merged, "run"), "run_dir is a .*; give a path, as text or as a Path"),

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from layermerge.calibration.calibrate import calibrate as calibrate
     from layermerge.conv import ConvSpec as ConvSpec
     from layermerge.errors import LayerMergeError as LayerMergeError
+    from layermerge.onnx_in.importing import from_onnx as from_onnx
     from layermerge.planning.candidate import Candidate as Candidate
     from layermerge.planning.plan import Plan as Plan
     from layermerge.planning.plan import plan as plan
@@ -49,6 +50,7 @@ _HOMES = {
     "meet_budget": "layermerge.solving.meet_budget",
     "solve": "layermerge.solving.solve",
     "export": "layermerge.runtimes.exporting",
+    "from_onnx": "layermerge.onnx_in.importing",
     "load": "layermerge.runs.saving",
     "merge": "layermerge.surgery.merge",
     "rewrite": "layermerge.surgery.rewrite",

@@ -34,7 +34,7 @@ def refusal(name: str) -> str:
 @pytest.mark.parametrize("name", ["keras:resnet34", "resnet34", "timm:", ":", "", "x" * 5000])
 def test_a_name_of_no_source(name: str) -> None:
     line = refusal(name)
-    assert "is not of the form timm:..., torchvision:..., diffusers:..., python:..., demo:..." in line
+    assert "is not of the form timm:..., torchvision:..., diffusers:..., python:..., onnx:..., demo:..." in line
     assert len(line) < 250
 
 

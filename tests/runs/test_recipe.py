@@ -292,7 +292,7 @@ def test_settings_make_their_executor(given: dict[str, Any], expected: Any) -> N
         ),
         (
             "model: a:b\ndata: {source: x, normalise: imagenette}\n",
-            "data.normalise: unknown statistics 'imagenette'; write imagenet, cifar10, fashion-mnist, none, or mean",
+            "data.normalise: unknown statistics 'imagenette'; write imagenet, cifar10, fashion-mnist, none, bytes, or mean",
         ),
         ("model: a:b\ndata: {source: x, normalise: {mean: [1], std: [0]}}\n", "must be one number per channel"),
         (LEAST + "finetune: {epochs: 1, steps: 2}\n", "finetune: give either epochs or steps"),

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="timm:NAME, torchvision:NAME, diffusers:CONFIG_OR_DIR, python:module:callable, ..."
+        metavar="MODEL",
+        help="timm:NAME, torchvision:NAME, onnx:FILE, diffusers:CONFIG_OR_DIR, python:module:callable, ...",
     ),
 ]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run directory.")]

@@ -68,15 +68,15 @@ def plan(
     """
     from layermerge.planning.listing import plan_document, plan_table
     from layermerge.planning.plan import plan as make_plan
+    from layermerge.runs.context import trace_as_served
     from layermerge.runs.opening import load_network, open_task
-    from layermerge.tracing.trace import trace
 
     chosen = _rules(rules, max_kernel, pin=pin, exclude=exclude, replace=[one.value for one in replace or ()])
     changes = {**flags.changes, "model": model, "rules": chosen, "method": method.value}
     recipe = Flags(changes).recipe(run_dir)
     loaded = load_network(recipe)
     inputs = open_task(recipe, loaded).example_inputs() if recipe.data is not None else loaded.example_inputs
-    traced = trace(loaded.module, inputs, free_size=recipe.free_size)
+    traced = trace_as_served(loaded.module, inputs, free_size=recipe.free_size)
     menu = make_plan(traced, chosen, method.value)
     if run_dir is not None:
         from layermerge.runs.begin import begin_run

@@ -44,7 +44,9 @@ STATISTICS: dict[str, Statistics | None] = {
     "cifar10": Statistics((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "fashion-mnist": Statistics((0.2860,), (0.3530,)),
     "none": None,
+    "bytes": Statistics((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)),
 }
+"""`none` leaves pixels from 0 to 1; `bytes` has them from 0 to 255."""
 
 
 @checked(DataError)

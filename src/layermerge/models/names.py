@@ -1,4 +1,5 @@
-"""Models by name: `timm:NAME`, `torchvision:NAME`, `diffusers:CONFIG_OR_DIR`, `python:module:callable`, `demo:clothes`.
+"""Models by name: `timm:NAME`, `torchvision:NAME`, `diffusers:CONFIG_OR_DIR`, `python:module:callable`, `onnx:FILE`,
+`demo:clothes`.
 
 In: a name, perhaps a weights file and an input shape. Out: the module and example inputs for it.
 Guarantees: no file that a name or an option refers to is unpickled; only `python:` runs code of the user's.
@@ -20,6 +21,7 @@ from layermerge.models.inputs import Shape, random_input
 from layermerge.models.libraries import from_diffusers, from_timm, from_torchvision, unknown_model
 from layermerge.models.user_code import from_python
 from layermerge.models.weights import load_weights
+from layermerge.onnx_in.importing import from_onnx
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,22 @@ def _from_demo(name: str) -> tuple[nn.Module, Any]:
     return model, random_input((1, 28, 28))
 
 
+def _from_onnx(name: str, shape: Shape | None = None) -> tuple[nn.Module, Any]:
+    """Its example inputs are those that the file says; where it leaves height and width free, the caller does."""
+    network = from_onnx(name, shape)
+    shapes = [port.image_shape for port in network.file_interface.inputs]
+    inputs = tuple(random_input(shape) for shape in shapes if shape is not None)
+    if len(inputs) < len(shapes):
+        return network, None
+    return network, inputs if len(inputs) > 1 else inputs[0]
+
+
 _SOURCES: dict[str, Callable[[str], tuple[nn.Module, Any]]] = {
     "timm": from_timm,
     "torchvision": from_torchvision,
     "diffusers": from_diffusers,
     "python": from_python,
+    "onnx": _from_onnx,
     "demo": _from_demo,
 }
 
@@ -61,7 +74,7 @@ def load_model(name: str, weights: Path | None = None, input_shape: Shape | None
     kind, _, rest = name.partition(":")
     if kind not in _SOURCES or not rest:
         raise ModelError(f"model '{name[:80]}' is not of the form {', '.join(f'{source}:...' for source in _SOURCES)}")
-    module, own_inputs = _SOURCES[kind](rest)
+    module, own_inputs = _from_onnx(rest, input_shape) if kind == "onnx" else _SOURCES[kind](rest)
     if weights is not None:
         load_weights(module, weights)
     return LoadedModel(name, module, own_inputs if input_shape is None else random_input(input_shape))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
-from layermerge.data.preparation import STATISTICS, Augment, ImageSize, Interpolation, Preparation, Statistics
+from layermerge.data.preparation import STATISTICS, Augment, ImageSize, Interpolation, Preparation, Statistics, size_of
 from layermerge.data.readers import load_images
 from layermerge.data.sets import MOST_WORKERS, Loading
 from layermerge.errors import RecipeError
@@ -18,6 +18,7 @@ from layermerge.tasks.classification import Classification
 from layermerge.tasks.diffusion import Diffusion
 from layermerge.tasks.imitation import Imitation
 from layermerge.tasks.noise import Betas, NoiseSchedule, Prediction
+from layermerge.tracing.file_interface import file_interface_of
 
 
 class NoiseRecipe(UserRecord):
@@ -55,7 +56,8 @@ class DataRecipe(UserRecord):
     condition: Literal["none", "labels"] = "none"
     """What else a diffusion model takes: nothing, or the class of each image."""
     normalise: str | Statistics | None = None
-    """imagenet, cifar10, fashion-mnist, none, or mean and std; by default what the model says of itself, or else none."""
+    """imagenet, cifar10, fashion-mnist, none, bytes (pixels from 0 to 255), or mean and std; by default what the model says of
+    itself, or else none."""
     augment: Augment = "none"
     pad: int = Field(default=4, ge=0, le=1024)
     size: int | None = Field(default=None, ge=1, le=8192)
@@ -124,10 +126,17 @@ class DataRecipe(UserRecord):
             normalise=STATISTICS[normalise] if isinstance(normalise, str) else normalise or own.normalise,
             augment=self.augment,
             pad=self.pad,
-            size=self.size or (size if self.reads_files else None) or own.size,
+            size=self.size or ((size or _size_in_file(model)) if self.reads_files else None) or own.size,
             interpolation=self.interpolation or own.interpolation,
             crop_pct=self.crop_pct or own.crop_pct,
         )
+
+
+def _size_in_file(model: Any) -> ImageSize | None:
+    """Height and width that a model's ONNX file says, if it came from one."""
+    known = file_interface_of(model)
+    shape = known.inputs[0].image_shape if known is not None else None
+    return size_of(shape) if shape is not None and len(shape) == 3 else None
 
 
 def _labels_alone(labels: Tensor) -> tuple[Tensor]:

@@ -15,8 +15,10 @@ from layermerge.runs.records import Int8Result, Report
 from layermerge.runtimes.base import Runtime, RuntimeSettings
 from layermerge.runtimes.float16_file import write_float16
 from layermerge.runtimes.instructions import instructions_here
-from layermerge.runtimes.onnx_file import OnnxRuntimeBase
+from layermerge.runtimes.onnx_file import InParts, OnnxRuntimeBase
 from layermerge.runtimes.onnx_runtime import OnnxRuntime
+from layermerge.tasks.base import Network
+from layermerge.tracing.file_interface import file_interface_of
 
 
 def serves_integers(context: Context) -> bool:
@@ -28,6 +30,12 @@ def served_file(context: Context, place: VariantDirectory) -> Path:
     if serves_integers(context):
         return place.quantised
     return place.float16 if context.settings.serves_float16 else place.exported
+
+
+def scored_file(context: Context, runtime: Runtime, file: Path) -> Network:
+    """A file as a network that takes any number of images, part by part where its batch is fixed."""
+    network, known = runtime.serve_file(file), file_interface_of(context.trace.module)
+    return network if known is None or known.batch is None else InParts(network, known.batch)
 
 
 def write_served_file(context: Context, place: VariantDirectory) -> Quantized | None:
@@ -52,7 +60,7 @@ def note_int8(context: Context, place: VariantDirectory, made: Quantized, report
     """Scores both files and writes the figures down, latency on the scale of the run's."""
     runtime = _library(context)
     scale = report.measured_ms / (made.int8_ms if serves_integers(context) else made.float32_ms)
-    float32 = runtime.serve_file(place.exported) if place.exported.is_file() else None
+    float32 = scored_file(context, runtime, place.exported) if place.exported.is_file() else None
     result = Int8Result(
         stamp=_stamp(context, report),
         runtime=made.runtime,
@@ -67,7 +75,9 @@ def note_int8(context: Context, place: VariantDirectory, made: Quantized, report
         float32_ms=made.float32_ms * scale,
         int8_ms=made.int8_ms * scale,
         float32_score=context.task.test(float32) if serves_integers(context) and float32 else report.score,
-        score=report.score if serves_integers(context) else context.task.test(runtime.serve_file(place.quantised)),
+        score=report.score
+        if serves_integers(context)
+        else context.task.test(scored_file(context, runtime, place.quantised)),
     )
     write_document(place.int8, result)
     return result

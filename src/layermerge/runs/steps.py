@@ -26,7 +26,7 @@ from layermerge.progress import Progress
 from layermerge.runs.context import Context
 from layermerge.runs.directory import RunDirectory, VariantDirectory
 from layermerge.runs.environment import environment_now
-from layermerge.runs.forms import note_int8, served_file, serves_integers, write_served_file
+from layermerge.runs.forms import note_int8, scored_file, served_file, serves_integers, write_served_file
 from layermerge.runs.plan_file import PlanFile
 from layermerge.runs.records import CONTROL, Calibration, Choice, OriginalScore, Report, Result, Variant
 from layermerge.runs.saving import restore, save
@@ -347,9 +347,10 @@ def _report(
     # On the table's scale: measured beside the original.
     originals = original_copies(context, passes=copies).passes
     measured_ms = measured_beside(context.runtime, originals, served, whole_ms)
-    network = (
-        context.runtime.serve_file(served_file(context, place)) if reads else context.runtime.serve(merged, inputs)
-    )
+    if reads:
+        network = scored_file(context, context.runtime, served_file(context, place))
+    else:
+        network = context.runtime.serve(merged, inputs)
     return Report(
         **vars(variant),
         stamp=stamp,

@@ -20,13 +20,15 @@ from layermerge.arguments import FilePath, checked
 from layermerge.errors import ArtifactError, first_line
 from layermerge.files import write_files
 from layermerge.runtimes.base import RuntimeSettings
+from layermerge.runtimes.labelling import label_like
 from layermerge.runtimes.onnx_file import OnnxRuntimeBase
 from layermerge.runtimes.onnx_runtime import OnnxRuntime
 from layermerge.runtimes.openvino_runtime import OpenVino
-from layermerge.runtimes.writing import for_serving, quiet, run_once, write_onnx
+from layermerge.runtimes.writing import bound_names, for_serving, quiet, run_once, write_onnx
+from layermerge.tracing.file_interface import file_interface_of
 from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.lift import LiftedModule
-from layermerge.tracing.outputs import relative_difference
+from layermerge.tracing.outputs import runtime_difference
 from layermerge.tracing.verify_sizes import other_sizes
 
 TOLERANCE = 1e-4
@@ -37,7 +39,8 @@ def export(module: nn.Module, path: FilePath, example_inputs: Any) -> Path:
     """Exports a network in eval mode; the kind of file follows from the suffix.
 
     Nothing is written unless the file's own outputs agree with the module's to 1e-4 relative, at two batch sizes, and at other
-    heights and widths where those are free.
+    heights and widths where those are free. A network that was read from an ONNX file keeps its names of inputs and outputs,
+    its metadata and its free axes; where it takes batches of one size only, so does the new file.
     """
     target = Path(path)
     writers = {".onnx": _write_checked_onnx, ".pt2": _write_pt2, ".safetensors": _write_safetensors}
@@ -75,21 +78,29 @@ def _write_checked_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
     if importlib.util.find_spec("openvino"):
         runtimes.append(OpenVino(RuntimeSettings()))
     write_onnx(module, path, inputs)
+    known = file_interface_of(module)
+    if known is not None:
+        label_like(path, known)
     for runtime in runtimes:
         network = runtime.serve_file(path)
 
         def run(given: Inputs, network: Any = network) -> Any:
-            bound = given.bound_to(module)  # of which the file has only what the network reads
+            bound = bound_names(module, given)  # of which the file has only what the network reads
             return network(**{name: bound[name] for name in network.names})
 
-        _compare(module, run, inputs, f"ONNX ({runtime.name})")
+        _compare(module, run, inputs, f"ONNX ({runtime.name})", known.batch if known is not None else None)
 
 
-def _compare(module: nn.Module, run: Callable[[Inputs], Any], inputs: Inputs, kind: str) -> None:
-    for given in (inputs, inputs.resized(inputs.batch + 1), *other_sizes(module, inputs)):
+def _compare(
+    module: nn.Module, run: Callable[[Inputs], Any], inputs: Inputs, kind: str, batch: int | None = None
+) -> None:
+    """At two batch sizes, unless the file takes but one, and at other sizes where those are free."""
+    batches = (inputs.resized(batch),) if batch else (inputs, inputs.resized(inputs.batch + 1))
+    others = (given.resized(batch) if batch else given for given in other_sizes(module, inputs))
+    for given in (*batches, *others):
         expected = [leaf for leaf in pytree.tree_leaves(run_once(module, given)) if isinstance(leaf, Tensor)]
         actual = [leaf for leaf in pytree.tree_leaves(run(given)) if isinstance(leaf, Tensor)]
-        worst = max(relative_difference(a, b) for a, b in zip(expected, actual, strict=True))
+        worst = max(runtime_difference(a, b) for a, b in zip(expected, actual, strict=True))
         if not worst <= TOLERANCE:
             raise ArtifactError(
                 f"the {kind} file differs from the module by {worst:.1e} at batch size {given.batch}{given.size_text}; "

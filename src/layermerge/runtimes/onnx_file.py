@@ -49,6 +49,24 @@ class ServedFile:
         return {name: as_array(tensor) for name, tensor in zip(self.names, inputs, strict=False)}
 
 
+@dataclass(frozen=True)
+class InParts:
+    """A file that takes batches of one size, called with any number of images: part by part."""
+
+    network: Callable[..., Any]
+    batch: int
+
+    def __call__(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
+        count, found = len(inputs[0]), list[tuple[Tensor, ...]]()
+        for start in range(0, count, self.batch):
+            rows = torch.arange(start, start + self.batch).clamp(max=count - 1)  # the last part is filled up
+            outputs = self.network(*(tensor[rows] for tensor in inputs))
+            several = outputs if isinstance(outputs, tuple) else (outputs,)
+            found.append(tuple(tensor[: count - start] for tensor in several))
+        joined = tuple(torch.cat(column) for column in zip(*found, strict=True))
+        return joined if len(joined) > 1 else joined[0]
+
+
 class OnnxRuntimeBase(Runtime):
     """Exports the module, then runs the file: what is timed is the artifact."""
 

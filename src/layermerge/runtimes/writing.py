@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from layermerge.errors import ArtifactError, first_line, require_package
 from layermerge.runtimes.onnx_workarounds import keep_padding_before_pooling, with_plain_attention
+from layermerge.tracing.file_interface import file_interface_of
 from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.uninterrupted import uninterrupted
 
@@ -36,8 +37,7 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
 def write_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
     """Writes the ONNX file; the batch size is free, and so are height and width where the inputs say so."""
     require_package("onnxscript", "exporting to ONNX", "layermerge[export]")
-    names = list(inputs.bound_to(module))
-    outputs = pytree.tree_leaves(run_once(module, inputs))
+    taken, given = list(bound_names(module, inputs)), _output_names(module, inputs)
     free = inputs.resized(max(2, inputs.batch))
     try:
         with quiet():
@@ -45,8 +45,8 @@ def write_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
                 with_plain_attention(module),
                 free.args,
                 kwargs=dict(free.kwargs),
-                input_names=names,
-                output_names=[f"output_{index}" if len(outputs) > 1 else "output" for index in range(len(outputs))],
+                input_names=taken,
+                output_names=given,
                 dynamic_shapes=_named_shapes(module, free),
                 dynamo=True,
                 verbose=False,
@@ -58,6 +58,22 @@ def write_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
         raise ArtifactError(
             f"torch cannot write this network as ONNX: {first_line(error.__cause__ or error)}; nothing written, try .pt2"
         ) from error
+
+
+def bound_names(module: nn.Module, inputs: Inputs) -> dict[str, Any]:
+    """Inputs by their names in the file: those of the file that the network was read from, or else of its forward()."""
+    known = file_interface_of(module)
+    if known is None:
+        return inputs.bound_to(module)
+    return {port.name: tensor for port, tensor in zip(known.inputs, inputs.tensors, strict=True)}
+
+
+def _output_names(module: nn.Module, inputs: Inputs) -> list[str]:
+    known = file_interface_of(module)
+    if known is not None:
+        return [port.name for port in known.outputs]
+    count = len(pytree.tree_leaves(run_once(module, inputs)))
+    return [f"output_{index}" if count > 1 else "output" for index in range(count)]
 
 
 def write_onnx_quickly(module: nn.Module, path: Path, inputs: Inputs) -> None:

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from layermerge.errors import TraceError
 from layermerge.tracing.capture import Capture
+from layermerge.tracing.file_interface import FileInterface, file_interface_of
 from layermerge.tracing.input_checks import takes_free_size
 from layermerge.tracing.module_plans import ModulePlan, has_state_or_children, plan_modules
 from layermerge.tracing.operators import Role
@@ -25,6 +26,9 @@ from layermerge.tracing.operators import Role
 
 class LiftedModule(fx.GraphModule):
     """A graph module that keeps the whole module tree it was given, whether the graph calls all of it or not."""
+
+    file_interface: FileInterface | None = None
+    """Of the file that the network was read from, if it was."""
 
     def _get_name(self) -> str:
         # GraphModule gives every instance a class of its own; users know the one behind it.
@@ -84,6 +88,7 @@ def lift(model: nn.Module, capture: Capture) -> LiftedModule:
     graph = copy_graph(capture.graph)
     plans = plan_modules(graph, model, capture)
     lifted = LiftedModule(nn.Module(), fx.Graph())
+    lifted.file_interface = file_interface_of(model)
     modules = {plan.path: plan.module for plan in plans.values()}
     _grow_tree(lifted, model, modules)
     for path, module in modules.items():

@@ -1,0 +1,1 @@
+"""ONNX in: a network that is only a file, as a module that can be traced."""
