@@ -17,7 +17,7 @@ import torch
 from pydantic import TypeAdapter
 
 from layermerge.errors import ArtifactError
-from layermerge.files import plain
+from layermerge.files import plain, write_document
 from layermerge.planning.plan import Rejection
 from layermerge.reporting.fact_records import MethodFacts, RunFacts
 from layermerge.reporting.facts import MOST_POINTS, gather, thinned
@@ -25,6 +25,7 @@ from layermerge.reporting.html.snippets import snippets
 from layermerge.reporting.reasons import group_reasons, grouped
 from layermerge.reporting.result_facts import headline, headline_note
 from layermerge.runs.directory import RunDirectory
+from layermerge.runs.records import Int8Result
 from layermerge.solving.frontier import Frontier
 from layermerge.tasks.base import Score
 from reporting.report_runs import finished_run, made_up, report
@@ -449,3 +450,35 @@ def test_the_snippet_for_onnxruntime_runs(facts: RunFacts) -> None:
     assert names["outputs"][0].shape == (1, 3)
     assert "mean (0.45, 0.5, 0.55)" in texts["onnxruntime"]
     assert f"lm.load({best.directory!r}, model)" in texts["PyTorch"]
+
+
+def test_an_int8_file_stands_beside_float32_with_its_own_figures(run_dir: Path) -> None:
+    place = next(place for place in RunDirectory(run_dir).variants() if place.read_result())
+    own = place.read_result()
+    assert own is not None
+    accuracy = Score("accuracy", 0.5, 10)
+    figures = Int8Result(
+        stamp="",
+        runtime="onnxruntime",
+        scheme="U8S8",
+        instructions="avx512_vnni",
+        layers=5,
+        left_in_float32=("stem",),
+        equalised=0,
+        biases_corrected=True,
+        loss=0.001,
+        plain_loss=0.002,
+        float32_ms=2.0,
+        int8_ms=3.0,
+        float32_score=own.score,
+        score=accuracy,
+    )
+    write_document(place.int8, figures)
+    place.exported.touch()
+    place.quantised.write_bytes(b"1234")
+    found = next(each for each in gather(run_dir).results if each.directory == str(place.path))
+    files = {file.kind: file for file in found.files}
+    int8, float32 = files["ONNX, INT8"], files["ONNX, float32"]
+    assert (int8.bytes, int8.latency_ms, int8.score) == (4, 3.0, accuracy)
+    assert float32.latency_ms == 2.0
+    assert int8.note == "U8S8 with avx512_vnni, 1 of 5 layers left in float32; slower than float32 on this processor"
