@@ -149,7 +149,8 @@ def test_weights_go_along_when_asked(run: Run, tmp_path: Path) -> None:
 )
 def test_a_budget(run: Run, budget: str, latency: float, candidates: list[str] | None) -> None:
     chosen = document(run("solve", "a", "--budget", budget, "--json"))
-    assert set(chosen) == {"latency_ms", "error_ms", "importance", "candidates", "convs_kept"}
+    assert set(chosen) == {"latency_ms", "error_ms", "importance", "estimated", "candidates", "convs_kept"}
+    assert chosen["estimated"] is None, "no whole network was scored"
     assert 0 <= chosen["error_ms"] < 0.2 * latency
     assert chosen["latency_ms"] == pytest.approx(latency)
     if candidates:
