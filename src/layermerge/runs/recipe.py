@@ -81,8 +81,8 @@ def _runtime(name: str) -> str:
 
 IMPORTANCE = Recipe(steps=100, batch_size=64, lr=0.01)
 """Of copies that are trained, where a recipe says so."""
-FINETUNE = Recipe(epochs=10, distill=Distillation(temperature=4.0, weight=0.7))
-"""The original is there, so the compressed network learns from its answers too."""
+FINETUNE = Recipe(epochs=10, distill=Distillation(temperature=4.0, weight=0.7), channels_last=True)
+"""The original is there, so the compressed network learns from its answers too; the layout is what CPUs train fastest in."""
 
 
 def _filled(default: Recipe, value: Any) -> Any:
