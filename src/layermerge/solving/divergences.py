@@ -44,7 +44,7 @@ class Losses:
 
 
 def whole_rows(table: Table, *, but: str | None = None) -> list[Row]:
-    """The whole networks that were scored, all of whose candidates have rows that count or need none."""
+    """The whole networks that were scored, `but` one of them."""
     return [row for row in table.rows.values() if row.parts and row.status == "ok" and row.key != but]
 
 
