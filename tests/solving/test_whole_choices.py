@@ -17,10 +17,12 @@ from layermerge.planning.candidate import Candidate
 from layermerge.solving.divergences import ADDS_UP, losses_of
 from layermerge.solving.whole_choices import MOST_NEAR, WholeScores, whole_key
 from layermerge.tables.estimates import fit_to_sums
+from layermerge.tables.estimators.base import BASELINE
 from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Row, Table, TableWriter
 
 PROVENANCE = {"kind": "importance", "estimator": "calibrated"}
+UNTOUCHED = 0.9
 
 
 class Truth:
@@ -41,11 +43,14 @@ class Truth:
     def whole(self, chosen: Sequence[Candidate]) -> Row:
         self.asked.append(whole_key(chosen))
         parts = tuple(one.key for one in chosen)
-        return Row(key="any", value=self.loss(chosen), spread=1e-3, parts=parts, score=0.5)
+        return Row(
+            key="any", value=self.loss(chosen), spread=1e-3, parts=parts, score=UNTOUCHED + 0.2 * self.loss(chosen)
+        )
 
 
 def written(path: Path, truth: Truth) -> Table:
     with TableWriter(path, PROVENANCE) as writer:
+        writer.append(Row(key=BASELINE, value=UNTOUCHED))
         for key, value in truth.alone.items():
             writer.append(Row(key=key, value=value, spread=0.01))
         return writer.table
@@ -118,6 +123,26 @@ def test_a_second_time_nothing_is_scored_and_after_an_interruption_the_same_come
     for cut in range(first, len(lines)):
         path.write_bytes(b"".join(lines[:cut]))
         assert run() == whole_text, f"interrupted before row {cut}"
+
+
+def test_choices_along_the_frontier_give_every_budget_an_estimate(tmp_path: Path) -> None:
+    table = latency("inverted", tmp_path)
+    truth = Truth(table.plan, 1, together=0.05)
+    scores = written(tmp_path / "t.jsonl", truth)
+    assert lm.solve(table.plan, table, scores).solution(0).estimated is None
+    known = wholes(table, truth, tmp_path / "t.jsonl").along_the_frontier(scores)
+    assert 4 <= len(truth.asked) <= 7
+    frontier = lm.solve(table.plan, table, known)
+    for index in range(len(frontier.points)):
+        solution = frontier.solution(index)
+        assert solution.estimated is not None
+        expected = UNTOUCHED + 0.2 * truth.loss(solution.candidates)
+        assert solution.estimated.value == pytest.approx(expected, abs=solution.estimated.error + 0.01)
+    assert frontier.to_document()["points"][0]["estimated"]["value"] == frontier.solution(0).estimated.value  # type: ignore[union-attr]
+    listed = str(frontier)
+    assert "estimated score" in listed
+    assert str(frontier.solution(0).estimated) in listed
+    assert listed.endswith("95 of 100 lie within the interval")
 
 
 def test_fits_to_sums_are_those_of_the_textbook() -> None:
