@@ -135,7 +135,9 @@ def test_the_least_recipe_and_its_short_form(tmp_path: Path) -> None:
 
 def taught(**changes: Any) -> Recipe:
     """What is trained learns from the original, unless it is said not to."""
-    return Recipe(**{"channels_last": True, "distill": Distillation(temperature=4.0, weight=0.7), **changes})
+    return Recipe(
+        **{"channels_last": True, "clip_norm": 1.0, "distill": Distillation(temperature=4.0, weight=0.7), **changes}
+    )
 
 
 def test_how_importance_is_measured(tmp_path: Path) -> None:
