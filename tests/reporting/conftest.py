@@ -28,7 +28,7 @@ ARGUMENTS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="browser tests are left out: playwright is missing")
     if not CHROMIUM.exists():
