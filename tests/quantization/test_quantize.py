@@ -140,7 +140,20 @@ def test_a_task_scores_both_files(tmp_path: Path) -> None:
 
 
 def test_a_record_says_where_integers_are_slower() -> None:
-    made = Quantized(Path("a"), "U8S7", "avx2, no VNNI", 3, (), 0, False, 0.001, 0.002, "onnxruntime", 1.0, 1.5)
+    made = Quantized(
+        path=Path("a"),
+        scheme="U8S7",
+        instructions="avx2, no VNNI",
+        layers=3,
+        left_in_float32=(),
+        equalised=0,
+        biases_corrected=False,
+        loss=0.001,
+        plain_loss=0.002,
+        runtime="onnxruntime",
+        float32_ms=1.0,
+        int8_ms=1.5,
+    )
     assert not made.faster
     assert "float32 1.000 -> INT8 1.500 ms on onnxruntime: SLOWER than float32 on this machine (avx2, no VNNI)" in str(
         made

@@ -6,10 +6,8 @@ import difflib
 import importlib.util
 import inspect
 import json
-import logging
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +20,7 @@ from layermerge.errors import ModelError, first_line
 from layermerge.models.inputs import random_input
 from layermerge.models.options import parse_options
 from layermerge.models.torchvision_operators import import_library, import_torchvision
+from layermerge.tracing.quiet import quiet_loggers
 
 _SAFE_TIMM = Version("1.0.26")
 """The first that reads downloaded weights without running code in them."""
@@ -33,20 +32,10 @@ def unknown_model(source: str, name: str, known: list[str]) -> ModelError:
     return ModelError(f"{source} has no model '{name}'; {hint}")
 
 
-@contextmanager
-def _quiet_loggers() -> Iterator[None]:
-    """Each failed try of a download would be a line; the error that ends them says enough."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
 def _built(name: str, build: Callable[..., nn.Module], options: dict[str, Any]) -> nn.Module:
     try:
-        with _quiet_loggers(), warnings.catch_warnings():
+        # Each failed try of a download would be a line; the error that ends them says enough.
+        with quiet_loggers(), warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore", FutureWarning
             )  # torchvision announces a change of its random initialisation

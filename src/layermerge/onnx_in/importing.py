@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from layermerge.onnx_in.network import OnnxNetwork
 from layermerge.onnx_in.reading import import_onnx, read_model, require_valid, shown
 from layermerge.tracing.file_interface import FileInterface, Port
 from layermerge.tracing.outputs import runtime_difference
+from layermerge.tracing.quiet import quiet_loggers
 
 TOLERANCE = 1e-4
 """Of the largest value of an output: what two runtimes may differ by in float32."""
@@ -49,21 +48,10 @@ def from_onnx(file: FilePath, input_shape: Sequence[Count] | None = None) -> Onn
     served = model.SerializeToString()
     converted = _converted(model, place)
     require_known_operators(converted, place)
-    with _quiet_loggers():
+    with quiet_loggers():  # torch logs a traceback for every call that it cannot try; what is raised says enough
         network, shapes = _built(converted, interface, _shapes(interface, input_shape, place), place)
         _verify(network, served, shapes, place)
     return network
-
-
-@contextmanager
-def _quiet_loggers() -> Iterator[None]:
-    """torch logs a traceback for every call that it cannot try; what is raised says enough."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _converted(model: Any, place: str) -> Any:

@@ -25,6 +25,7 @@ from layermerge.files import write_files
 from layermerge.quantization.biases import shifts_of, with_shifts_taken_back
 from layermerge.quantization.equalising import equalised
 from layermerge.quantization.examples import Feed
+from layermerge.quantization.figures import QuantizedFigures
 from layermerge.quantization.leaving_out import layer_names, leave_out
 from layermerge.quantization.network import float32_session
 from layermerge.quantization.nncf_library import in_integers_by_nncf, nncf_library
@@ -44,34 +45,14 @@ _SHOWN = 4
 """Layers left in float32 that a line names."""
 
 
-@dataclass(frozen=True)
-class Quantized:
+@dataclass(frozen=True, kw_only=True)
+class Quantized(QuantizedFigures):
     """What became of a network: the file, what was done for it, its loss, and its latency beside float32's."""
 
     path: Path
-    scheme: str
-    """Bits of activations and weights: U8S8; U8S7 where products of eight bits would saturate; S8S8 on ARM."""
-    instructions: str
-    """What the processor multiplies integers with."""
-    layers: int
-    left_in_float32: tuple[str, ...]
-    equalised: int
-    """Feature maps that were equalised; 0 where that did not help."""
-    biases_corrected: bool
-    loss: float
-    """On held-out images, squared difference from the float32 outputs, as a share of their square."""
-    plain_loss: float
-    """The same without any remedy."""
-    runtime: str
-    float32_ms: float
-    int8_ms: float
     float32_score: float | None = None
     """The task's score on held-out images, where a task gave the images."""
     int8_score: float | None = None
-
-    @property
-    def faster(self) -> bool:
-        return self.int8_ms < self.float32_ms
 
     def __str__(self) -> str:
         names = ", ".join(self.left_in_float32[:_SHOWN]) + ", ..." * (len(self.left_in_float32) > _SHOWN)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 from torch import nn
 
 from layermerge.files import document_digest, write_document, write_files
 from layermerge.progress import Progress
+from layermerge.quantization.figures import QuantizedFigures
 from layermerge.quantization.quantize import Quantized, quantize
 from layermerge.runs.context import Context
 from layermerge.runs.directory import VariantDirectory
@@ -61,23 +63,14 @@ def note_int8(context: Context, place: VariantDirectory, made: Quantized, report
     runtime = _library(context)
     scale = report.measured_ms / (made.int8_ms if serves_integers(context) else made.float32_ms)
     float32 = scored_file(context, runtime, place.exported) if place.exported.is_file() else None
+    integers = serves_integers(context)
+    known = {field.name: getattr(made, field.name) for field in fields(QuantizedFigures)}
+    scaled = {"float32_ms": made.float32_ms * scale, "int8_ms": made.int8_ms * scale}
     result = Int8Result(
         stamp=_stamp(context, report),
-        runtime=made.runtime,
-        scheme=made.scheme,
-        instructions=made.instructions,
-        layers=made.layers,
-        left_in_float32=made.left_in_float32,
-        equalised=made.equalised,
-        biases_corrected=made.biases_corrected,
-        loss=made.loss,
-        plain_loss=made.plain_loss,
-        float32_ms=made.float32_ms * scale,
-        int8_ms=made.int8_ms * scale,
-        float32_score=context.task.test(float32) if serves_integers(context) and float32 else report.score,
-        score=report.score
-        if serves_integers(context)
-        else context.task.test(scored_file(context, runtime, place.quantised)),
+        float32_score=context.task.test(float32) if integers and float32 else report.score,
+        score=report.score if integers else context.task.test(scored_file(context, runtime, place.quantised)),
+        **known | scaled,
     )
     write_document(place.int8, result)
     return result

@@ -9,6 +9,7 @@ from typing import Literal
 
 from layermerge.files import SCHEMA, STRICT
 from layermerge.planning.candidate import Candidate
+from layermerge.quantization.figures import QuantizedFigures
 from layermerge.solving.frontier import Solution
 from layermerge.surgery.merge import MergedModule
 from layermerge.surgery.rewrite import FittedRange
@@ -180,37 +181,19 @@ class Report(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Int8Result:
-    """int8.json: the merged network as an INT8 file beside the same in float32; `stamp` names what the figures rest on."""
+class Int8Result(QuantizedFigures):
+    """int8.json: the merged network as an INT8 file beside the same in float32; `stamp` names what the figures rest on.
+
+    Latencies are on the scale of result.json.
+    """
 
     __pydantic_config__ = STRICT
 
     stamp: str
-    runtime: str
-    """What computes both."""
-    scheme: str
-    """Bits of activations and weights: U8S8, U8S7 or S8S8."""
-    instructions: str
-    """What the processor multiplies integers with."""
-    layers: int
-    left_in_float32: tuple[str, ...]
-    equalised: int
-    biases_corrected: bool
-    loss: float
-    """Squared difference from the float32 outputs, as a share of their square, on held-out images."""
-    plain_loss: float
-    """The same without any remedy."""
-    float32_ms: float
-    int8_ms: float
-    """Of the two files, side by side, on the scale of result.json."""
     float32_score: Score
     score: Score
     """On the test data."""
     schema_version: Literal[2] = SCHEMA
-
-    @property
-    def faster(self) -> bool:
-        return self.int8_ms < self.float32_ms
 
 
 @dataclass(frozen=True)

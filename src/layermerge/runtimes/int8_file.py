@@ -11,7 +11,7 @@ import copy
 import logging
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor
 from layermerge.errors import ArtifactError, first_line, require_package
 from layermerge.runtimes.instructions import Instructions
 from layermerge.runtimes.onnx_file import Array, as_array
+from layermerge.tracing.quiet import quiet_loggers
 
 Model = Any
 """An `onnx.ModelProto`."""
@@ -134,12 +135,6 @@ def _reader(library: Any, feeds: Iterable[dict[str, Array]]) -> Any:
     return Reader()
 
 
-@contextmanager
-def quieted() -> Iterator[None]:
+def quieted() -> AbstractContextManager[None]:
     """onnxruntime's quantiser advises on its log what is done here anyway."""
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(level)
+    return quiet_loggers(logging.WARNING)

@@ -18,6 +18,7 @@ from layermerge.errors import ArtifactError, first_line, require_package
 from layermerge.runtimes.onnx_workarounds import keep_padding_before_pooling, with_plain_attention
 from layermerge.tracing.file_interface import file_interface_of
 from layermerge.tracing.inputs import Inputs
+from layermerge.tracing.quiet import quiet_loggers
 from layermerge.tracing.uninterrupted import uninterrupted
 
 
@@ -98,11 +99,6 @@ def _named_shapes(module: nn.Module, inputs: Inputs) -> dict[str, Any]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """For torch's exporters, which report their progress and internals on several channels; errors still raise."""
-    level = logging.root.manager.disable
-    with uninterrupted(), warnings.catch_warnings():
+    with uninterrupted(), warnings.catch_warnings(), quiet_loggers(logging.WARNING):
         warnings.simplefilter("ignore")
-        logging.disable(logging.WARNING)
-        try:
-            yield
-        finally:
-            logging.disable(level)
+        yield

@@ -6,7 +6,6 @@ In: a model and the inputs it runs on. Out: a graph module whose nodes still car
 from __future__ import annotations
 
 import io
-import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
@@ -20,6 +19,7 @@ from layermerge.tracing.free_sizes import SizeWatch, watched
 from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.nested import inline_nested
 from layermerge.tracing.operators import operator_name
+from layermerge.tracing.quiet import quiet_loggers
 from layermerge.tracing.uninterrupted import uninterrupted
 from layermerge.tracing.writes import make_functional
 
@@ -67,14 +67,9 @@ def _quiet() -> Iterator[None]:
 
     It warns of attributes that forward() sets; whether that matters is seen when the lifted network is compared.
     """
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with redirect_stderr(io.StringIO()), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The tensor attribute")
-            yield
-    finally:
-        logging.disable(before)
+    with quiet_loggers(), redirect_stderr(io.StringIO()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The tensor attribute")
+        yield
 
 
 def _strip_guards(graph: fx.Graph) -> None:
