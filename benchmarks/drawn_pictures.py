@@ -1,8 +1,8 @@
 """Drawn pictures for detectors of characters and of text: what stands in for photographs where none can be had.
 
 Every picture is drawn from a seed of its own, so that a longer list begins with a shorter one. Backgrounds are gradients with
-blurred shapes, noise and strokes; what is written has fonts, sizes, colours and angles of many kinds. Colours are drawn alike for
-all three channels, so that networks which read them in the order blue, green, red see the same kind of pictures.
+blurred shapes, noise and strokes; what is written has fonts, sizes, colours and angles of many kinds. Colours are drawn
+alike for all three channels, so that networks which read them in the order blue, green, red see the same kind of pictures.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ FONTS = tuple(
     )
 )
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-WORDS = (
-    "open closed exit entry street station market bread coffee fresh price sale total only from house garden school "
-    "north south river bridge number please wait here parking hotel room bank post office library museum theatre music "
-    "today tomorrow morning evening winter summer water light paper train ticket platform window door left right"
-).split()
+TEXT = (
+    "open closed exit entry street station market bread coffee fresh price sale total only from house garden "
+    "school north south river bridge number please wait here parking hotel room bank post office library "
+    "museum theatre music today tomorrow morning evening winter summer water light paper train ticket platform "
+    "window door left right"
+)
+WORDS = tuple(TEXT.split())
 PADDING = (114, 114, 114)
 """What is beside a picture that is not square, as YOLOX was trained."""
 
@@ -59,7 +61,7 @@ def draw_folder(kind: Pictures, folder: Path, count: int, seed: int) -> list[Pat
 
 
 def characters(draws: Draws, side: int) -> Image.Image:
-    """Single characters strewn over a picture, as in tests that tell people from machines; half are wide, with padding below."""
+    """Single characters strewn over a picture, as in tests for people; half are wide, with padding below."""
     height = side if draws.random() < 0.5 else round(side * draws.uniform(0.35, 0.7))
     picture = background(draws, side, height)
     taken: list[Box] = []
@@ -102,8 +104,8 @@ def background(draws: Draws, width: int, height: int) -> Image.Image:
     picture = Image.fromarray((first * share + second * (1 - share)).astype(np.uint8))
     pen = ImageDraw.Draw(picture)
     for _ in range(draws.integers(0, 9)):
-        left, top = draws.integers(-40, width), draws.integers(-40, height)
-        size = draws.integers(20, max(width, height) // 2, 2)
+        left, top = int(draws.integers(-40, width)), int(draws.integers(-40, height))
+        size = [int(edge) for edge in draws.integers(20, max(width, height) // 2, 2)]
         shape = pen.ellipse if draws.random() < 0.5 else pen.rectangle
         fill = tuple(int(value) for value in (first + draws.integers(-90, 91, 3)).clip(0, 255))
         shape((left, top, left + size[0], top + size[1]), fill=fill)
@@ -146,7 +148,9 @@ def _contrasting(draws: Draws, under: Image.Image) -> Colour:
     mean = np.asarray(under).reshape(-1, 3).mean(0)
     found = [draws.integers(0, 256, 3) for _ in range(8)]
     wanted = draws.uniform(80, 260)
-    best = next((one for one in found if np.abs(one - mean).sum() >= wanted), max(found, key=lambda one: _apart(one, mean)))
+    best = next(
+        (one for one in found if np.abs(one - mean).sum() >= wanted), max(found, key=lambda one: _apart(one, mean))
+    )
     return int(best[0]), int(best[1]), int(best[2])
 
 
