@@ -20,7 +20,7 @@ import copy
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,11 +136,12 @@ def score(given: argparse.Namespace) -> None:
     variants = [place for place in RunDirectory(detector.run_dir).variants() if place.read_result() is not None]
     side = KINDS[detector.name].side
     runtime, inputs = make_runtime("onnxruntime"), Inputs((torch.rand(1, 3, side, side),), {})
-    files = {str(file): file for file in (detector.file, *(place.exported for place in variants))}
+    rewritten = RunDirectory(detector.run_dir).original
+    files = {str(file): file for file in (detector.file, rewritten, *(place.exported for place in variants))}
     taken = runtime.time({name: runtime.prepare_file(file, inputs) for name, file in files.items()}, CLOCK)
     for place in variants:
         found = list(outputs(detector, place.exported))
-        ms = taken[str(detector.file)].value_ms, taken[str(place.exported)].value_ms
+        ms = [taken[str(file)].value_ms for file in (detector.file, rewritten, place.exported)]
         result = _result(detector, place, ms, compare(detector.name, found, originals), len(originals))
         print(f"wrote {write_result(RESULTS, result).relative_to(ROOT)}", flush=True)
 
@@ -155,7 +156,7 @@ def outputs(detector: Detector, file: Path) -> Iterator[agreement.Array]:
 
 
 def _result(
-    detector: Detector, place: VariantDirectory, ms: tuple[float, float], found: Compared, pictures: int
+    detector: Detector, place: VariantDirectory, ms: Sequence[float], found: Compared, pictures: int
 ) -> DetectorResult:
     report = place.read_result()
     assert isinstance(report, Report)
@@ -169,8 +170,9 @@ def _result(
         steps=curve[-1].step if curve else 0,
         minutes_trained=round(curve[-1].seconds / 60, 1) if curve else 0.0,
         runtime=report.runtime,
-        original_ms=ms[0],
-        measured_ms=ms[1],
+        file_ms=ms[0],
+        original_ms=ms[1],
+        measured_ms=ms[2],
         convs_before=report.convs_before,
         convs_after=report.convs_after,
         pictures=pictures,

@@ -174,6 +174,7 @@ RESULT = DetectorResult(
     steps=0,
     minutes_trained=0.0,
     runtime="onnxruntime",
+    file_ms=31.0,
     original_ms=30.0,
     measured_ms=23.4,
     convs_before=83,
@@ -202,9 +203,11 @@ def test_results_come_back_and_are_tabled_in_order(tmp_path: Path) -> None:
     lines = table(found)
     assert len(lines) == 6
     assert {line.count("|") for line in lines} == {lines[0].count("|")}
-    assert lines[2].startswith("| YOLOX (ddddocr) | 80% | none | 30.00 | 23.40 | 78.0% | 0.910 (0.900 to 0.920) | ")
+    assert lines[2].startswith(
+        "| YOLOX (ddddocr) | 80% | none | 31.00 | 30.00 | 23.40 | 78.0% | 0.910 (0.900 to 0.920) | "
+    )
     assert "| 80% | 58 |" in lines[3]
-    assert lines[5].split(" | ")[6:] == ["-", "-", "-", "0.700 (0.600 to 0.800)", "- |"]
+    assert lines[5].split(" | ")[7:] == ["-", "-", "-", "0.700 (0.600 to 0.800)", "- |"]
 
 
 def test_results_that_stand_in_the_page_can_be_read() -> None:
