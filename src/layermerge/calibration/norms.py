@@ -38,9 +38,10 @@ def reestimate(norms: Sequence[Norm], walk: Walk) -> dict[Tensor, Tensor]:
         norm.reset_running_stats()
         norm.momentum = None  # the mean over all batches
         norm.train()
-    with torch.no_grad():
-        for _ in walk.outputs():
-            pass
+    if norms:
+        with torch.no_grad():
+            for _ in walk.outputs():
+                pass
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
         norm.eval()
