@@ -16,6 +16,7 @@ import real_networks
 import zoo
 from agreement import call, same_bits, tensors, worst
 from layermerge.baselines import channel_pruning
+from layermerge.baselines.channel_criteria import ChannelCriterion
 from layermerge.baselines.channel_pruning import channels_kept, prune_channels, prune_to_latency, search_ratio
 from layermerge.errors import BaselineError, BudgetError, InfeasibleBudget, MissingPackage
 from layermerge.runtimes.clock import ClockSettings, Sample
@@ -167,6 +168,62 @@ def test_numbers_of_channels_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (pruned[5].in_features, pruned[5].out_features) == (4 * 64, 5)
 
 
+def conv_chain(widths: list[list[float]]) -> nn.Sequential:
+    """Convs of which each channel's weights have a size that is given; the last one's channels are outputs."""
+    layers: list[nn.Module] = []
+    before = 3
+    for sizes in [*widths, [1.0] * 5]:
+        layer = conv(before, len(sizes))
+        with torch.no_grad():
+            layer.weight.copy_(torch.tensor(sizes)[:, None, None, None].expand_as(layer.weight))
+        layers += [layer, nn.ReLU()]
+        before = len(sizes)
+    return nn.Sequential(*layers[:-1]).eval()
+
+
+@pytest.mark.usefixtures("unrounded")
+def test_the_weakest_of_a_layer_or_of_the_whole_network_go() -> None:
+    """Sizes by hand, in shares of the layer's mean, which is how groups are compared: the second layer's are all alike."""
+    net, x = conv_chain([[1.0, 9.0, 9.0, 9.0, 1.0, 1.0], [5.0, 5.0, 5.0, 5.0]]), image(3, 8, 8)(2)
+    each: Any = prune_channels(net, x, 0.25, ChannelCriterion("magnitude", "layer"))
+    assert [each[0].out_channels, each[2].out_channels] == [4, 3]
+    whole: Any = prune_channels(net, x, 0.3, ChannelCriterion("magnitude", "network"))
+    assert [whole[0].out_channels, whole[2].out_channels] == [3, 4]
+    assert torch.equal(whole[0].weight, net[0].weight[[1, 2, 3]])  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("unrounded")
+def test_taylor_takes_channels_that_the_loss_does_not_feel() -> None:
+    """The second conv reads two channels of the first alone, so the loss has no gradient in the others, however large."""
+    torch.manual_seed(0)
+    net: Any = nn.Sequential(conv(3, 6), nn.ReLU(), conv(6, 5)).eval()
+    x = image(3, 8, 8)(2)
+    with torch.no_grad():
+        net[2].weight[:, [0, 2, 3, 5]] = 0
+        net[0].weight[[0, 2, 3, 5]] *= 100
+
+    def gradients(network: nn.Module) -> None:
+        network(x).square().sum().backward()
+
+    pruned: Any = prune_channels(net, x, 0.6, ChannelCriterion("taylor", "layer", gradients))
+    assert torch.equal(pruned[0].weight, net[0].weight[[1, 4]])
+    assert all(parameter.grad is None for parameter in pruned.parameters())
+
+
+@pytest.mark.usefixtures("unrounded")
+def test_small_scales_of_norms_and_channels_like_the_others_go() -> None:
+    torch.manual_seed(0)
+    net: Any = nn.Sequential(conv(3, 4), nn.BatchNorm2d(4), nn.ReLU(), conv(4, 5)).eval()
+    x = image(3, 8, 8)(2)
+    with torch.no_grad():
+        net[1].weight.copy_(torch.tensor([3.0, 0.1, 2.0, 0.2]))
+    scaled: Any = prune_channels(net, x, 0.5, ChannelCriterion("scale"))
+    assert scaled[1].weight.tolist() == [3.0, 2.0]
+    plain = conv_chain([[5.0, 5.1, -9.0, 5.2]])
+    alike: Any = prune_channels(plain, x, 0.25, ChannelCriterion("geometric"))
+    assert -9.0 in alike[0].weight[:, 0, 0, 0].tolist()
+
+
 def test_rounding() -> None:
     for channels in range(1, 70):
         for unit in (1, 2, 4, 8):
@@ -186,6 +243,7 @@ def test_rounding() -> None:
         ({"ratio": 1.0}, r"the pruning ratio is 1\.0; give a share"),
         ({"ratio": -0.1}, r"the pruning ratio is -0\.1"),
         ({"ratio": float("nan")}, r"the pruning ratio is nan"),
+        ({"criterion": ChannelCriterion("taylor")}, r"criterion 'taylor' goes by gradients; give a task"),
         (
             {"example_inputs": torch.zeros(2, 4, 8, 8)},
             r"Sequential does not run on these example inputs: .*forward\(\)",

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import torch
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 
+from layermerge.baselines.channel_criteria import Across, Measure
 from layermerge.calibration.sample import FEWEST
 from layermerge.errors import LayerMergeError, RecipeError, first_line
 from layermerge.files import STRICT, UserRecord, first_problem
@@ -151,6 +152,10 @@ class Settings(UserRecord):
     """Names this way of fine-tuning: runs that differ in nothing else share tables and choices."""
     first_budget: BudgetText | None = None
     """What methods of two stages keep in the first; by default both take the same share of what they find."""
+    channel_measure: Measure = "magnitude"
+    """By what `channels` ranks: magnitude of the weights, geometric distance, scale of the norms, or taylor, by gradients."""
+    channel_ranking: Across = "layer"
+    """Whether `channels` takes the same share of each layer, or the weakest of the whole network."""
     executor: Literal["local", "ray"] = "local"
     """Who measures importance: processes of this machine, or a Ray cluster."""
     workers: int = Field(default=1, ge=1, le=256)
