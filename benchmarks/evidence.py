@@ -15,9 +15,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from layermerge.errors import LayerMergeError  # noqa: E402
-from layermerge.files import STRICT, read_document, write_document  # noqa: E402
+from layermerge.files import SCHEMA, STRICT, read_document, write_document  # noqa: E402
 from layermerge.runs.context import Context  # noqa: E402
 from layermerge.runs.environment import environment_now  # noqa: E402
 from layermerge.runs.methods import run_control, run_method  # noqa: E402
@@ -113,6 +113,7 @@ class Latencies:
     milliseconds: dict[str, dict[str, float]]
     """By runtime, then by the name of the entry; `original` is the network as it came."""
     environment: Environment
+    schema_version: Literal[2] = SCHEMA
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,7 @@ class Missing:
 
     reason: str
     environment: Environment
+    schema_version: Literal[2] = SCHEMA
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ class Criterion:
     measure: str
     ranking: str
     tried: dict[str, float]
-    environment: Environment = field(compare=False)
+    environment: Environment
+    schema_version: Literal[2] = SCHEMA
 
 
 class Study:

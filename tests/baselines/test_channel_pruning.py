@@ -19,7 +19,7 @@ from layermerge.baselines import channel_pruning
 from layermerge.baselines.channel_criteria import ChannelCriterion
 from layermerge.baselines.channel_pruning import channels_kept, prune_channels, prune_to_latency, search_ratio
 from layermerge.errors import BaselineError, BudgetError, InfeasibleBudget, MissingPackage
-from layermerge.runtimes.clock import ClockSettings, Sample
+from layermerge.runtimes.clock import Clocks, ClockSettings, Sample
 from zoo_registry import conv, image
 
 # Networks that Torch-Pruning follows; those of one layer, or whose every channel is an output, stay as they are.
@@ -331,6 +331,7 @@ def test_what_is_timed_is_the_whole_network_beside_the_original(monkeypatch: pyt
 
     class Weighing:
         name = "torch"
+        clocks = Clocks.alike(ClockSettings(seconds=0.5))
 
         def prepare(self, module: nn.Module, inputs: Any, *, small: bool = False) -> int:
             assert not small
@@ -345,7 +346,7 @@ def test_what_is_timed_is_the_whole_network_beside_the_original(monkeypatch: pyt
     monkeypatch.setattr(channel_pruning, "make_runtime", lambda *_: Weighing())
     monkeypatch.setattr(channel_pruning, "_ROUNDS", 2)  # each traces the network; the search has tests of its own
     net = nn.Sequential(conv(3, 32), nn.BatchNorm2d(32), nn.ReLU(), conv(32, 32), nn.ReLU(), conv(32, 4)).eval()
-    settings: dict[str, Any] = {"batch_size": 3, "clock": ClockSettings(seconds=0.5)}
+    settings: dict[str, Any] = {"batch_size": 3}
     found = prune_to_latency(net, image(3, 8, 8)(2), "50%", original_ms=20.0, **settings)
     assert found.original_ms == 20.0
     assert 0 < found.measured_ms <= 10.0
@@ -358,9 +359,8 @@ def test_what_is_timed_is_the_whole_network_beside_the_original(monkeypatch: pyt
         prune_to_latency(net, image(3, 8, 8)(2), "half", **settings)
 
 
+@pytest.mark.usefixtures("quick_clocks")
 def test_on_a_real_runtime() -> None:
-    found = prune_to_latency(
-        chain(), image(3, 8, 8)(2), "100000%", clock=ClockSettings(warm_up=1, least_rounds=2, most_rounds=2)
-    )
+    found = prune_to_latency(chain(), image(3, 8, 8)(2), "100000%")
     assert found.ratio == 0.0
     assert found.measured_ms == found.original_ms > 0

@@ -24,7 +24,6 @@ from layermerge.baselines.channel_criteria import Across, ChannelCriterion
 from layermerge.baselines.channel_groups import ChannelGroup, find_groups
 from layermerge.errors import BaselineError, InfeasibleBudget, LayerMergeError, first_line
 from layermerge.runtimes.base import Pass, Runtime
-from layermerge.runtimes.clock import ClockSettings
 from layermerge.runtimes.registry import make_runtime
 from layermerge.solving.budget import budget_ms
 from layermerge.surgery.merge import merge
@@ -90,7 +89,6 @@ def prune_to_latency(
     runtime: str | Runtime = "torch",
     original_ms: float | None = None,
     batch_size: int = 1,
-    clock: ClockSettings | None = None,
     criterion: ChannelCriterion = ChannelCriterion(),
 ) -> PrunedChannels:
     """The network that loses the fewest channels and keeps the budget ("60%", "1.8x" or "12ms"), measured on the runtime.
@@ -99,7 +97,7 @@ def prune_to_latency(
     seven rounds of pruning, tracing and a few seconds of timing.
     """
     chosen = make_runtime(runtime)
-    stopwatch = clock or chosen.clocks.whole
+    stopwatch = chosen.clocks.whole
 
     def prepare(module: nn.Module) -> Pass:
         traced = trace(module, example_inputs)

@@ -1,0 +1,155 @@
+"""Results page: tables of result files, written between the markers of the pages that show them.
+
+    python benchmarks/results_page.py            # writes
+    python benchmarks/results_page.py --check    # exits with 1 where a page says something else than the files
+
+A page has `<!-- results: NAME -->` and `<!-- end of results -->`; what stands between them is made of files in
+benchmarks/results, so that no figure is typed by hand.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.evidence import STUDY, Entry, Latencies, latencies_of, results_of  # noqa: E402
+
+from layermerge.reporting.score_change import ScoreChange, score_change  # noqa: E402
+from layermerge.runs.records import CONTROL, Environment, Report  # noqa: E402
+
+PAGES = ("README.md", "benchmarks/README.md", "docs/results.md")
+TITLES = {"mobilenetv2": "MobileNetV2 0.5", "resnet20": "ResNet-20", "resnet56": "ResNet-56"}
+ABOUT_AS_FAST = 1.02
+"""Files whose latencies differ by less are compared as equally fast."""
+_MARKED = re.compile(r"(<!-- results: ([a-z0-9 -]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+
+
+def trained(network: str) -> list[str]:
+    """Every trained file of a network: latency on each runtime, accuracy, and the difference from the control."""
+    found, timed = [(e, r) for e, r in results_of(network) if e.epochs], latencies_of(network)
+    if not found or timed is None:
+        return ["(not run yet)"]
+    controls = {entry.epochs: report for entry, report in found if entry.method == CONTROL}
+    lines = [
+        "| method | budget | epochs | onnxruntime | OpenVINO | accuracy (%) | points over the control (paired 95 %) | convs |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for entry, report in sorted(found, key=lambda pair: (-pair[0].epochs, -pair[1].measured_ms)):
+        control = controls.get(entry.epochs)
+        change = "" if control is None or entry.method == CONTROL else points(score_change(control.score, report.score))
+        lines.append(
+            f"| {entry.method} | {entry.budget} | {entry.epochs} | {_times(timed, 'onnxruntime', entry)} | "
+            f"{_times(timed, 'openvino', entry)} | {100 * report.score.value:.2f} | {change} | {report.convs_after} |"
+        )
+    return [*lines, "", _made(found[0][1].environment)]
+
+
+def untrained(network: str) -> list[str]:
+    """Accuracy against measured latency with no training at all, beside channel pruning."""
+    found, timed = [(e, r) for e, r in results_of(network) if not e.epochs], latencies_of(network)
+    if not found or timed is None:
+        return ["(not run yet)"]
+    lines = [
+        "| method | budget | onnxruntime | OpenVINO | accuracy (%) | points over the original (paired 95 %) |",
+        "|---|---|---|---|---|---|",
+    ]
+    for entry, report in found:
+        change = points(score_change(report.original_score, report.score))
+        lines.append(
+            f"| {entry.method} | {entry.budget} | {_times(timed, 'onnxruntime', entry)} | {_times(timed, 'openvino', entry)} | "
+            f"{100 * report.score.value:.2f} | {change} |"
+        )
+    return [*lines, "", _made(found[0][1].environment)]
+
+
+def rivals(network: str) -> list[str]:
+    """Each rival's file beside the most accurate LayerMerge file that is about as fast or faster, image by image."""
+    timed = latencies_of(network)
+    if timed is None:
+        return ["(not run yet)"]
+    lines = [
+        "| rival | budget | epochs | its latency | LayerMerge's | points that LayerMerge is ahead (paired 95 %) |",
+        "|---|---|---|---|---|---|",
+    ]
+    found = list(results_of(network))
+    for entry, report in found:
+        if entry.method in ("layermerge", CONTROL):
+            continue
+        beside = matched(entry, found, timed.milliseconds["onnxruntime"])
+        mine = "none is as fast" if beside is None else _times(timed, "onnxruntime", beside[0])
+        ahead = "" if beside is None else points(score_change(report.score, beside[1].score))
+        its = _times(timed, "onnxruntime", entry)
+        lines.append(f"| {entry.method} | {entry.budget} | {entry.epochs} | {its} | {mine} | {ahead} |")
+    return lines
+
+
+def matched(
+    rival: Entry, found: Sequence[tuple[Entry, Report]], taken: dict[str, float]
+) -> tuple[Entry, Report] | None:
+    """LayerMerge's file of the same epochs that is no slower than the rival's, the slowest of these."""
+    able = [
+        (entry, report)
+        for entry, report in found
+        if entry.method == "layermerge"
+        and entry.epochs == rival.epochs
+        and taken[entry.name] <= taken[rival.name] * ABOUT_AS_FAST
+    ]
+    return max(able, key=lambda pair: taken[pair[0].name], default=None)
+
+
+def points(change: ScoreChange) -> str:
+    """A difference of accuracies, in points, with its interval."""
+    if change.low is None or change.high is None:
+        return f"{100 * change.gain:+.2f}"
+    return f"{100 * change.gain:+.2f} ({100 * change.low:+.2f} to {100 * change.high:+.2f})"
+
+
+def _times(timed: Latencies, runtime: str, entry: Entry) -> str:
+    taken = timed.milliseconds[runtime]
+    own, whole = taken.get(entry.name), taken["original"]
+    return "" if own is None else f"{own:.3f} ms ({whole / own:.2f}x)"
+
+
+def _made(environment: Environment | None) -> str:
+    if environment is None:
+        return ""
+    return f"{environment.processor}, one thread; commit {environment.commit}, {environment.finished[:10]}."
+
+
+RENDERERS: dict[str, Callable[[], list[str]]] = {
+    f"{kind} {network}": partial(make, network)
+    for network in STUDY
+    for kind, make in (("trained", trained), ("untrained", untrained), ("rivals", rivals))
+}
+
+
+def filled(text: str) -> str:
+    """A page with all its tables made anew."""
+
+    def table(found: re.Match[str]) -> str:
+        return found[1] + "\n" + "\n".join(RENDERERS[found[2]]()) + "\n\n" + found[3]
+
+    return _MARKED.sub(table, text)
+
+
+def main() -> None:
+    stale = []
+    for name in PAGES:
+        page = ROOT / name
+        before = page.read_text(encoding="utf-8")
+        if (after := filled(before)) != before:
+            stale.append(name)
+            if "--check" not in sys.argv[1:]:
+                page.write_text(after, encoding="utf-8")
+    print("\n".join(stale) or "every page says what the files say")
+    sys.exit(1 if stale and "--check" in sys.argv[1:] else 0)
+
+
+if __name__ == "__main__":
+    main()
