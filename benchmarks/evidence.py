@@ -6,8 +6,9 @@
     python benchmarks/results_page.py
 
 What is run is the list STUDY below, entry by entry; everything resumes, run it again until nothing is left. Each entry
-leaves a file in benchmarks/results/cifar10: the run's own result.json, with the answer to each test image, commit, processor
-and versions. Latencies of all files are then measured in one run, on each runtime. `results_page.py` makes the pages of them.
+leaves a file in benchmarks/results/cifar10: the run's own result, with the answer to each test image, commit, processor and
+versions, its recovery and its choice. Latencies of all files are then measured in one run, on each runtime.
+`results_page.py` makes tables of them, `figures.py` pictures.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from layermerge.errors import LayerMergeError  # noqa: E402
 from layermerge.files import SCHEMA, STRICT, read_document, write_document  # noqa: E402
+from layermerge.planning.candidate import Candidate  # noqa: E402
 from layermerge.runs.context import Context  # noqa: E402
 from layermerge.runs.environment import environment_now  # noqa: E402
 from layermerge.runs.methods import run_control, run_method  # noqa: E402
@@ -51,10 +53,14 @@ class Entry:
     method: str
     budget: str
     epochs: int
+    teacher: bool = True
+    """Whether it learns from the original's answers, too."""
 
     @property
     def label(self) -> str:
-        return f"{self.epochs}-epochs" if self.epochs else "none"
+        if not self.epochs:
+            return "none"
+        return f"{self.epochs}-epochs" if self.teacher else f"{self.epochs}-epochs-no-teacher"
 
     @property
     def name(self) -> str:
@@ -89,6 +95,12 @@ STUDY: dict[str, list[Entry]] = {
         *trained(5, ["75%"], "channels"),
         *trained(5, ["75%"], "sequential"),
         *trained(5, ["94%"], "depth"),
+        *trained(1, ["75%"]),
+        *trained(1, ["100%"], CONTROL),
+        *trained(1, ["75%"], "layeronly"),
+        *trained(1, ["75%"], "channels"),
+        Entry("layermerge", "75%", 5, teacher=False),
+        Entry(CONTROL, "100%", 5, teacher=False),
     ],
     "resnet56": [
         *untrained("layermerge", "channels"),
@@ -101,6 +113,19 @@ STUDY: dict[str, list[Entry]] = {
     ],
 }
 """In the order in which it is run. Depth and LayerOnly reach only so far: their budgets are the tightest round ones they do."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """NAME.json: what came of an entry: the run's result, how the held-out score came back by epoch, and what was chosen."""
+
+    __pydantic_config__ = STRICT
+
+    report: Report
+    recovery: tuple[tuple[float, float], ...]
+    candidates: tuple[Candidate, ...] = ()
+    """Of methods that solve over tables."""
+    schema_version: Literal[2] = SCHEMA
 
 
 @dataclass(frozen=True)
@@ -155,7 +180,8 @@ class Study:
         if entry.epochs:
             stated = self.recipe().finetune
             assert stated is not None, "the recipe says how networks are trained"
-            longer = stated.model_copy(update={"epochs": float(entry.epochs), "subset": None})
+            changes = {"epochs": float(entry.epochs), "subset": None} | ({} if entry.teacher else {"distill": None})
+            longer = stated.model_copy(update=changes)
             how = {"finetune": longer.model_dump(exclude_unset=True)}
         if entry.method.startswith("channels"):
             best = self.criterion()
@@ -177,7 +203,10 @@ class Study:
                 print(error, flush=True)
                 write_document(path.with_suffix(".missing.json"), Missing(str(error), environment_now()))
                 continue
-            write_document(path, result.report)
+            curve = context.directory.variant(entry.method, entry.budget, entry.label).read_recovery()
+            recovery = tuple((point.epoch, point.score) for point in curve)
+            chosen = tuple(result.solution.candidates) if result.solution is not None else ()
+            write_document(path, Made(result.report, recovery, chosen))
             print(result.report, flush=True)
 
     def criterion(self, budget: str = "75%") -> Criterion:
@@ -219,11 +248,11 @@ class Study:
         write_document(self.results / "latencies.json", Latencies(context.settings.threads, found, environment_now()))
 
 
-def results_of(network: str) -> Iterator[tuple[Entry, Report]]:
+def results_of(network: str) -> Iterator[tuple[Entry, Made]]:
     """What is there, in the study's order."""
     for entry in STUDY[network]:
         if (path := RESULTS / network / f"{entry.name}.json").is_file():
-            yield entry, read_document(path, Report)
+            yield entry, read_document(path, Made)
 
 
 def latencies_of(network: str) -> Latencies | None:

@@ -32,19 +32,19 @@ _MARKED = re.compile(r"(<!-- results: ([a-z0-9 -]+) -->\n).*?(<!-- end of result
 
 def trained(network: str) -> list[str]:
     """Every trained file of a network: latency on each runtime, accuracy, and the difference from the control."""
-    found, timed = [(e, r) for e, r in results_of(network) if e.epochs], latencies_of(network)
+    found, timed = [(e, made.report) for e, made in results_of(network) if e.epochs], latencies_of(network)
     if not found or timed is None:
         return ["(not run yet)"]
-    controls = {entry.epochs: report for entry, report in found if entry.method == CONTROL}
+    controls = {entry.label: report for entry, report in found if entry.method == CONTROL}
     lines = [
         "| method | budget | epochs | onnxruntime | OpenVINO | accuracy (%) | points over the control (paired 95 %) | convs |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for entry, report in sorted(found, key=lambda pair: (-pair[0].epochs, -pair[1].measured_ms)):
-        control = controls.get(entry.epochs)
+        control = controls.get(entry.label)
         change = "" if control is None or entry.method == CONTROL else points(score_change(control.score, report.score))
         lines.append(
-            f"| {entry.method} | {entry.budget} | {entry.epochs} | {_times(timed, 'onnxruntime', entry)} | "
+            f"| {entry.method} | {entry.budget} | {_epochs(entry)} | {_times(timed, 'onnxruntime', entry)} | "
             f"{_times(timed, 'openvino', entry)} | {100 * report.score.value:.2f} | {change} | {report.convs_after} |"
         )
     return [*lines, "", _made(found[0][1].environment)]
@@ -52,7 +52,7 @@ def trained(network: str) -> list[str]:
 
 def untrained(network: str) -> list[str]:
     """Accuracy against measured latency with no training at all, beside channel pruning."""
-    found, timed = [(e, r) for e, r in results_of(network) if not e.epochs], latencies_of(network)
+    found, timed = [(e, made.report) for e, made in results_of(network) if not e.epochs], latencies_of(network)
     if not found or timed is None:
         return ["(not run yet)"]
     lines = [
@@ -77,7 +77,7 @@ def rivals(network: str) -> list[str]:
         "| rival | budget | epochs | its latency | LayerMerge's | points that LayerMerge is ahead (paired 95 %) |",
         "|---|---|---|---|---|---|",
     ]
-    found = list(results_of(network))
+    found = [(entry, made.report) for entry, made in results_of(network)]
     for entry, report in found:
         if entry.method in ("layermerge", CONTROL):
             continue
@@ -97,10 +97,29 @@ def matched(
         (entry, report)
         for entry, report in found
         if entry.method == "layermerge"
-        and entry.epochs == rival.epochs
+        and entry.label == rival.label
         and taken[entry.name] <= taken[rival.name] * ABOUT_AS_FAST
     ]
     return max(able, key=lambda pair: taken[pair[0].name], default=None)
+
+
+def tables(network: str) -> list[str]:
+    """What tables cost, for methods that have them."""
+    found = {entry.method: made.report.cost for entry, made in results_of(network) if made.report.cost.entries}
+    lines = [
+        "| method | candidates | scored | ruled out by latency | works timed | seconds of latency | seconds of importance |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for method, cost in found.items():
+        lines.append(
+            f"| {method} | {cost.entries} | {cost.scored} | {cost.ruled_out} | {cost.workloads} | "
+            f"{cost.latency_seconds:.0f} | {cost.importance_seconds:.0f} |"
+        )
+    return lines if found else ["(not run yet)"]
+
+
+def _epochs(entry: Entry) -> str:
+    return str(entry.epochs) if entry.teacher else f"{entry.epochs}, labels alone"
 
 
 def points(change: ScoreChange) -> str:
@@ -125,7 +144,7 @@ def _made(environment: Environment | None) -> str:
 RENDERERS: dict[str, Callable[[], list[str]]] = {
     f"{kind} {network}": partial(make, network)
     for network in STUDY
-    for kind, make in (("trained", trained), ("untrained", untrained), ("rivals", rivals))
+    for kind, make in (("trained", trained), ("untrained", untrained), ("rivals", rivals), ("tables", tables))
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks import evidence, results_page
-from benchmarks.evidence import Entry, Latencies
+from benchmarks.evidence import Entry, Latencies, Made
 
 from layermerge.files import write_document
 from layermerge.runs.environment import environment_now
@@ -77,7 +77,8 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(evidence, "RESULTS", tmp_path)
     for entry in evidence.STUDY["resnet20"]:
         if entry.name in RIGHT:
-            write_document(tmp_path / "resnet20" / f"{entry.name}.json", report(entry, RIGHT[entry.name]))
+            made = Made(report(entry, RIGHT[entry.name]), ((0.0, 0.5), (5.0, 0.9)))
+            write_document(tmp_path / "resnet20" / f"{entry.name}.json", made)
     timed = Latencies(1, {"onnxruntime": MS, "openvino": MS}, environment_now())
     write_document(tmp_path / "resnet20" / "latencies.json", timed)
     return tmp_path
