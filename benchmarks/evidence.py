@@ -1,12 +1,13 @@
-"""Evidence on CIFAR-10: what LayerMerge and its rivals reach with the whole training set, and without any training.
+"""Evidence: what LayerMerge and its rivals reach with the whole training set, and without any training.
 
+    python benchmarks/evidence.py demo
     python benchmarks/evidence.py mobilenetv2 --data cifar10:DIR --weights FILE
     python benchmarks/evidence.py resnet20 --data cifar10:DIR --weights FILE --only none
     python benchmarks/evidence.py resnet56 --data cifar10:DIR --weights FILE --part latency
     python benchmarks/results_page.py
 
 What is run is the list STUDY below, entry by entry; everything resumes, run it again until nothing is left. Each entry
-leaves a file in benchmarks/results/cifar10: the run's own result, with the answer to each test image, commit, processor and
+leaves a file in benchmarks/results/evidence: the run's own result, with the answer to each test image, commit, processor and
 versions, its recovery and its choice. Latencies of all files are then measured in one run, on each runtime.
 `results_page.py` makes tables of them, `figures.py` pictures.
 """
@@ -27,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from layermerge.errors import LayerMergeError  # noqa: E402
 from layermerge.files import SCHEMA, STRICT, read_document, write_document  # noqa: E402
+from layermerge.models import demo  # noqa: E402
 from layermerge.planning.candidate import Candidate  # noqa: E402
 from layermerge.runs.context import Context  # noqa: E402
 from layermerge.runs.environment import environment_now  # noqa: E402
@@ -37,7 +39,7 @@ from layermerge.runs.records import CONTROL, Environment, Report  # noqa: E402
 from layermerge.runtimes.clock import ClockSettings  # noqa: E402
 from layermerge.runtimes.registry import make_runtime  # noqa: E402
 
-RESULTS = ROOT / "benchmarks" / "results" / "cifar10"
+RESULTS = ROOT / "benchmarks" / "results" / "evidence"
 RUNTIMES = ("onnxruntime", "openvino")
 CLOCK = ClockSettings(least_rounds=100, most_rounds=3000, seconds=20.0, spread=0.003, least_seconds=10.0)
 CRITERIA = [
@@ -75,7 +77,19 @@ def trained(epochs: int, budgets: Sequence[str], method: str = "layermerge") -> 
     return [Entry(method, budget, epochs) for budget in budgets]
 
 
+RECIPES = {"demo": demo.RECIPE} | {
+    network: ROOT / "recipes" / f"cifar10_{network}.yaml" for network in ("resnet20", "mobilenetv2", "resnet56")
+}
 STUDY: dict[str, list[Entry]] = {
+    "demo": [
+        *untrained("layermerge", "channels"),
+        *trained(10, ["75%", "60%", "45%"]),
+        *trained(10, ["100%"], CONTROL),
+        *trained(10, ["75%"], "layeronly"),
+        *trained(10, ["60%"], "channels"),
+        *trained(10, ["75%"], "sequential"),
+        *trained(10, ["97%"], "depth"),
+    ],
     "mobilenetv2": [
         *untrained("layermerge", "channels"),
         *trained(15, ["60%"]),
@@ -173,7 +187,7 @@ class Study:
         self.results = RESULTS / network
 
     def recipe(self, **changes: Any) -> RunRecipe:
-        return read_recipe(ROOT / "recipes" / f"cifar10_{self.network}.yaml", {**self.given, **changes})
+        return read_recipe(RECIPES[self.network], {**self.given, **changes})
 
     def context(self, entry: Entry) -> Context:
         how: dict[str, Any] = {"finetune": "none"}
@@ -263,8 +277,8 @@ def latencies_of(network: str) -> Latencies | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("network", choices=STUDY)
-    parser.add_argument("--data", required=True, help="cifar10:DIR")
-    parser.add_argument("--weights", required=True, help="the network's pretrained weights")
+    parser.add_argument("--data", help="cifar10:DIR; the demo has its own")
+    parser.add_argument("--weights", help="the network's pretrained weights; the demo has its own")
     parser.add_argument("--run-dir", type=Path, help="where tables and networks go; runs/evidence/NETWORK by default")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="of torch, while networks are trained")
@@ -272,7 +286,8 @@ def main() -> None:
     parser.add_argument("--part", choices=["networks", "latency"], action="append")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    given = {"data.source": options.data, "weights": options.weights, "workers": options.workers}
+    stated = {"data.source": options.data, "weights": options.weights, "workers": options.workers}
+    given = {key: value for key, value in stated.items() if value is not None}
     study = Study(options.network, given, options.run_dir or ROOT / "runs" / "evidence" / options.network)
     parts = options.part or ["networks", "latency"]
     if "networks" in parts:

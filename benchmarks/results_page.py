@@ -24,9 +24,15 @@ from layermerge.reporting.score_change import ScoreChange, score_change  # noqa:
 from layermerge.runs.records import CONTROL, Environment, Report  # noqa: E402
 
 PAGES = ("README.md", "benchmarks/README.md", "docs/results.md")
-TITLES = {"mobilenetv2": "MobileNetV2 0.5", "resnet20": "ResNet-20", "resnet56": "ResNet-56"}
+TITLES = {
+    "demo": "the demo's network, 10,000 images of Fashion-MNIST",
+    "resnet20": "ResNet-20, CIFAR-10",
+    "mobilenetv2": "MobileNetV2 of width 0.5, CIFAR-10",
+    "resnet56": "ResNet-56, CIFAR-10",
+}
 ABOUT_AS_FAST = 1.02
 """Files whose latencies differ by less are compared as equally fast."""
+_NOT_RUN = "Not run yet: `python benchmarks/evidence.py {network}`."
 _MARKED = re.compile(r"(<!-- results: ([a-z0-9 -]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
@@ -34,7 +40,7 @@ def trained(network: str) -> list[str]:
     """Every trained file of a network: latency on each runtime, accuracy, and the difference from the control."""
     found, timed = [(e, made.report) for e, made in results_of(network) if e.epochs], latencies_of(network)
     if not found or timed is None:
-        return ["(not run yet)"]
+        return [_NOT_RUN.format(network=network)]
     controls = {entry.label: report for entry, report in found if entry.method == CONTROL}
     lines = [
         "| method | budget | epochs | onnxruntime | OpenVINO | accuracy (%) | points over the control (paired 95 %) | convs |",
@@ -50,11 +56,41 @@ def trained(network: str) -> list[str]:
     return [*lines, "", _made(found[0][1].environment)]
 
 
+def expected() -> list[str]:
+    """A line a budget and network: as it was trained longest, and without any training."""
+    lines = [
+        "| network, data, one thread of onnxruntime | epochs | latency | accuracy (%) | original fine-tuned as long |",
+        "|---|---|---|---|---|",
+    ]
+    for network in STUDY:
+        found, timed = [(entry, made.report) for entry, made in results_of(network)], latencies_of(network)
+        mine = [(entry, report) for entry, report in found if entry.method == "layermerge" and entry.teacher]
+        for budget in dict.fromkeys(entry.budget for entry, _ in mine):
+            alike = [(entry, report) for entry, report in mine if entry.budget == budget]
+            longest = max(entry.epochs for entry, _ in alike)
+            for entry, report in alike:
+                if entry.epochs in (0, longest) and timed and entry.name in timed.milliseconds["onnxruntime"]:
+                    lines.append(_expected(network, entry, report, found, timed))
+    return lines
+
+
+def _expected(
+    network: str, entry: Entry, report: Report, found: Sequence[tuple[Entry, Report]], timed: Latencies
+) -> str:
+    taken = timed.milliseconds["onnxruntime"]
+    own, whole = taken[entry.name], taken["original"]
+    control = next((r for e, r in found if e.method == CONTROL and e.label == entry.label), None)
+    beside = "" if control is None else f"{100 * control.score.value:.1f}"
+    speed = f"{whole:.2f} -> {own:.2f} ms ({whole / own:.2f}x)"
+    epochs = entry.epochs or "no training"
+    return f"| {TITLES[network]} | {epochs} | {speed} | {100 * report.score.value:.1f} | {beside} |"
+
+
 def untrained(network: str) -> list[str]:
     """Accuracy against measured latency with no training at all, beside channel pruning."""
     found, timed = [(e, made.report) for e, made in results_of(network) if not e.epochs], latencies_of(network)
     if not found or timed is None:
-        return ["(not run yet)"]
+        return [_NOT_RUN.format(network=network)]
     lines = [
         "| method | budget | onnxruntime | OpenVINO | accuracy (%) | points over the original (paired 95 %) |",
         "|---|---|---|---|---|---|",
@@ -72,7 +108,7 @@ def rivals(network: str) -> list[str]:
     """Each rival's file beside the most accurate LayerMerge file that is about as fast or faster, image by image."""
     timed = latencies_of(network)
     if timed is None:
-        return ["(not run yet)"]
+        return [_NOT_RUN.format(network=network)]
     lines = [
         "| rival | budget | epochs | its latency | LayerMerge's | points that LayerMerge is ahead (paired 95 %) |",
         "|---|---|---|---|---|---|",
@@ -115,7 +151,7 @@ def tables(network: str) -> list[str]:
             f"| {method} | {cost.entries} | {cost.scored} | {cost.ruled_out} | {cost.workloads} | "
             f"{cost.latency_seconds:.0f} | {cost.importance_seconds:.0f} |"
         )
-    return lines if found else ["(not run yet)"]
+    return lines if found else [_NOT_RUN.format(network=network)]
 
 
 def _epochs(entry: Entry) -> str:
@@ -145,7 +181,7 @@ RENDERERS: dict[str, Callable[[], list[str]]] = {
     f"{kind} {network}": partial(make, network)
     for network in STUDY
     for kind, make in (("trained", trained), ("untrained", untrained), ("rivals", rivals), ("tables", tables))
-}
+} | {"expected": expected}
 
 
 def filled(text: str) -> str:
