@@ -9,6 +9,7 @@ benchmarks/results, so that no figure is typed by hand.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -113,11 +114,11 @@ def rivals(network: str) -> list[str]:
         "| rival | budget | epochs | its latency | LayerMerge's | points that LayerMerge is ahead (paired 95 %) |",
         "|---|---|---|---|---|---|",
     ]
-    found = [(entry, made.report) for entry, made in results_of(network)]
+    found, taken = [(entry, made.report) for entry, made in results_of(network)], timed.milliseconds["onnxruntime"]
     for entry, report in found:
-        if entry.method in ("layermerge", CONTROL):
+        if entry.method in ("layermerge", CONTROL) or entry.name not in taken:
             continue
-        beside = matched(entry, found, timed.milliseconds["onnxruntime"])
+        beside = matched(entry, found, taken)
         mine = "none is as fast" if beside is None else _times(timed, "onnxruntime", beside[0])
         ahead = "" if beside is None else points(score_change(report.score, beside[1].score))
         its = _times(timed, "onnxruntime", entry)
@@ -134,7 +135,7 @@ def matched(
         for entry, report in found
         if entry.method == "layermerge"
         and entry.label == rival.label
-        and taken[entry.name] <= taken[rival.name] * ABOUT_AS_FAST
+        and taken.get(entry.name, math.inf) <= taken[rival.name] * ABOUT_AS_FAST
     ]
     return max(able, key=lambda pair: taken[pair[0].name], default=None)
 
