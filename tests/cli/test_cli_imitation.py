@@ -63,9 +63,10 @@ def seen(task: Task, test: bool) -> Any:
 
 
 def answers(network: torch.nn.Module, images: Tensor) -> list[Any]:
+    """Images x what they are of (places of boxes, classes) x anchors."""
     with torch.no_grad():
         levels = network(images)["levels"]
-    return [part.flatten(1).double().numpy() for boxes, scores, _ in levels for part in (boxes, scores)]
+    return [part.double().numpy() for boxes, scores, _ in levels for part in (boxes.transpose(1, 2), scores.flatten(2))]
 
 
 def test_a_folder_of_images_is_all_that_a_detector_needs(run: Run) -> None:
@@ -78,19 +79,21 @@ def test_a_folder_of_images_is_all_that_a_detector_needs(run: Run) -> None:
     assert stored["measured_ms"] <= stored["budget_ms"]
     assert stored["convs_after"] < stored["convs_before"]
 
-    # The score is that of the file as somebody else would run it: squared errors in units of the variance over held-out images.
+    # The score is that of the file as somebody else would run it: squared errors in units of the variance over held-out images,
+    # of each kind of values.
     recipe = yaml.safe_load(Path("a/recipe.yaml").read_text(encoding="utf-8"))
     assert recipe["data"] == {"crop_pct": 1.0, "task": "imitation", "source": "images:photos"}
     original = tiny_detector.network()
     task = DataRecipe(**recipe["data"], size=tiny_detector.SIDE).open(original)
     held_out, test = seen(task, test=False), seen(task, test=True)
     assert (len(held_out), len(test)) == (5, 6)
-    units = [said.var(0, ddof=1).mean() for said in answers(original, held_out)]
+    units = [said.var(0, ddof=1).mean(1) for said in answers(original, held_out)]
     session = onnxruntime.InferenceSession(str(directory / "model.onnx"), providers=["CPUExecutionProvider"])
     served = session.run(None, {session.get_inputs()[0].name: test.numpy()})
-    floats = [said.reshape(6, -1).astype(np.float64) for said in served if said.dtype == np.float32]
-    pairs = zip(answers(original, test), floats, units, strict=True)
-    expected = np.mean([((theirs - mine) ** 2).mean() / unit for theirs, mine, unit in pairs])
+    floats = [said.astype(np.float64) for said in served if said.dtype == np.float32]
+    kinds = [said.transpose(0, 2, 1) if said.ndim == 3 else said.reshape(*said.shape[:2], -1) for said in floats]
+    pairs = zip(answers(original, test), kinds, units, strict=True)
+    expected = np.mean([(((theirs - mine) ** 2).mean((0, 2)) / unit).mean() for theirs, mine, unit in pairs])
     assert stored["score"]["value"] == pytest.approx(expected, rel=1e-4)
 
     # Nothing is done anew, and verbs need no more than the directory.

@@ -1,19 +1,16 @@
-"""Answers: the floating-point tensors of whatever a network returns, and how far two networks' are apart.
+"""Answers: the floating-point tensors of whatever a network returns.
 
 In: outputs of any structure: tensors, tuples, lists, dicts, dataclasses, classes that torch's pytree knows. Out: one row an
 image for each tensor, in the order in which they come; what an exported file returns, which knows no structure, is read alike.
-The error of a tensor is its squared error in units of the variance that the original's own has from image to image, so that
-boxes and scores of a detector count alike, however large their numbers and however many they are; 0 is the original, and 1 a
-network that says of every image what the original says on average.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from math import prod
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -21,9 +18,6 @@ from layermerge.errors import DataError
 
 Answers = tuple[Tensor, ...]
 """Each images x values; of a tensor that all images share, 1 x values."""
-
-_CONSTANT = 1e-6
-"""A variance below this share of the mean square, a thousandth in size, is that of an output that does not depend on images."""
 
 
 def floating_tensors(outputs: Any) -> Iterator[Tensor]:
@@ -66,6 +60,11 @@ class Form:
         shapes = tuple(tuple(tensor.shape) for tensor in first)
         along = tuple(_grows(mine, tuple(other.shape)) for mine, other in zip(shapes, second, strict=True))
         return Form(shapes, along)
+
+    @property
+    def layouts(self) -> tuple[tuple[int, ...], ...]:
+        """The dimensions of what each row holds; of a tensor that all images share, how many values there are."""
+        return tuple(map(_layout, self.shapes, self.along))
 
     def count(self, outputs: Any) -> int:
         """How many images outputs are of; 1 where they do not tell."""
@@ -112,42 +111,8 @@ def _rows(tensor: Tensor, shape: tuple[int, ...], along: int | None, count: int)
     return tensor.reshape(1, -1) if along is None else tensor.movedim(along, 0).reshape(count, -1)
 
 
-def units_of(batches: Iterable[Answers]) -> tuple[float, ...]:
-    """The variance of each of the original's tensors over the images, of all its values the mean.
-
-    Of a tensor that is the same for all images it is the mean square, and 1 where that is 0.
-    """
-    sums: list[Tensor] = []
-    squares: list[Tensor] = []
-    counts: list[int] = []
-    for batch in batches:
-        if not sums:
-            sums, squares = ([torch.zeros(rows.shape[1], dtype=torch.float64) for rows in batch] for _ in range(2))
-            counts = [0] * len(batch)
-        for place, rows in enumerate(batch):
-            for row in rows.detach().cpu():  # one by one: maps in float64 take much memory
-                values = row.double()
-                sums[place] += values
-                squares[place] += values.square()
-            counts[place] += len(rows)
-    return tuple(map(_unit, sums, squares, counts))
-
-
-def _unit(total: Tensor, squares: Tensor, count: int) -> float:
-    mean_square = float((squares / count).mean())
-    if mean_square != mean_square or mean_square == float("inf"):
-        raise DataError("the original's outputs are not finite on the held-out images; imitation cannot measure them")
-    variance = float((squares - total.square() / count).mean()) / (count - 1) if count > 1 else 0.0
-    if variance > _CONSTANT * mean_square:
-        return variance
-    return mean_square or 1.0
-
-
-def errors(mine: Answers, theirs: Answers, units: Sequence[float]) -> Tensor:
-    """Images x tensors: squared errors in these units; in float64 where nothing is trained. Gradients flow into `mine`."""
-    columns = []
-    for got, wanted, unit in zip(mine, theirs, units, strict=True):
-        apart = (got.float() - wanted.to(got.device).float()).square()
-        columns.append(apart.mean(1, dtype=None if got.requires_grad else torch.float64) / unit)
-    count = max(map(len, columns))
-    return torch.stack([column.expand(count) for column in columns], 1)
+def _layout(shape: tuple[int, ...], along: int | None) -> tuple[int, ...]:
+    if along is None:
+        return (prod(shape),)
+    rest = (*shape[:along], *shape[along + 1 :])
+    return rest if shape[along] == 1 else (shape[along], *rest)

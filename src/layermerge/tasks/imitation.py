@@ -1,6 +1,6 @@
 """Imitation: images without labels; a network is as good as its outputs are near those of the original.
 
-In: images, and the original, which `compress` and all that opens a run bring along. With d the error of a tensor (`answers`):
+In: images, and the original, which `compress` and all that opens a run bring along. With d the error of a tensor (`units`):
 the figure reported is d, of all tensors the mean. Training minimises log(1 + d), so that steps do not grow with the distance of
 a network that was cut down; the score is -d / (1 + d) on held-out images, which is -d near the original, and never falls
 below -1, so that it is on the scale of shares. Images that come again and again are shown to the original once, and its
@@ -26,9 +26,10 @@ from layermerge.data.sets import Draw, ImageSets, Loading, Scalar
 from layermerge.data.unlabelled import PartOfImages, Unlabelled, as_unlabelled
 from layermerge.errors import DataError, first_line
 from layermerge.files import weights_digest
-from layermerge.tasks.answers import Answers, Form, errors, units_of
+from layermerge.tasks.answers import Answers, Form
 from layermerge.tasks.base import Batch, Network, Score, Task, device_of, evaluating
 from layermerge.tasks.calling import Call
+from layermerge.tasks.units import Weights, errors, weights_of
 
 FEWEST = 20
 """Images, of which a tenth is held out, and another for the test where there is none."""
@@ -37,6 +38,8 @@ MOST_BYTES = 1 << 28
 """Of the original's outputs that are held."""
 SCORE = "distance to the original"
 _TEST = 20  # a kind of random choice, beside those of ImageSets
+_UNITS = "by kind"
+"""How errors are counted, for provenance: scores that were counted otherwise do not mix with these."""
 _ROUNDING = 1e-12
 """What float32 rounds to, squared: networks that are no farther apart are equal."""
 
@@ -113,7 +116,7 @@ class Imitation(Task):
 
     def _mean(self, outputs: Any, theirs: Answers, count: int) -> Tensor:
         known = self._known
-        return errors(known.form.read(outputs, count), theirs, known.units).mean(0).log1p().mean()
+        return errors(known.form.read(outputs, count), theirs, known.weights).mean(0).log1p().mean()
 
     # -- evaluation
 
@@ -126,7 +129,7 @@ class Imitation(Task):
         known = self._known
         count = known.form.count(original)
         mine, theirs = (known.form.read(given, count) for given in (outputs, original))
-        return errors(mine, theirs, known.units).mean(1).expand(count)
+        return errors(mine, theirs, known.weights).mean(1).expand(count)
 
     @checked(DataError)
     def evaluate(self, network: Network) -> float:
@@ -143,7 +146,7 @@ class Imitation(Task):
         return Score(SCORE, mean, count, max(0.0, mean - half), mean + half, kind="loss")
 
     def describe(self) -> dict[str, Scalar]:
-        return {"task": "imitation", "original": self._known.digest, **self._sets.describe()}
+        return {"task": "imitation", "original": self._known.digest, "units": _UNITS, **self._sets.describe()}
 
     def _errors(self, network: Network, part: str, batches: Callable[[], Iterator[Labelled]]) -> Tensor:
         """Images x tensors, in float64."""
@@ -154,7 +157,7 @@ class Imitation(Task):
                 theirs = known.held_answers((part, number), batch)
                 with torch.inference_mode():  # not around the reading: what a dataset caches may be trained on later
                     mine = known.form.read(self.forward(network, batch), len(batch[0]))
-                    apart = errors(tuple(rows.cpu() for rows in mine), theirs, known.units)
+                    apart = errors(tuple(rows.cpu() for rows in mine), theirs, known.weights)
                 found.append(apart.expand(len(batch[0]), -1))
         return torch.cat(found)
 
@@ -198,14 +201,14 @@ class _Original:
         return weights_digest(self._module)
 
     @cached_property
-    def units(self) -> tuple[float, ...]:
+    def weights(self) -> tuple[Weights, ...]:
         """Over the held-out images."""
 
         def batches() -> Iterator[Answers]:
             for number, (given, _) in enumerate(self._sets.held_out_batches()):
                 yield self.held_answers(("held out", number), self.call.inputs(given))
 
-        return units_of(batches())
+        return weights_of(batches(), self.form.layouts)
 
     def answers(self, batch: Batch) -> Answers:
         return self.form.read(self._outputs(batch), len(batch[0]))
