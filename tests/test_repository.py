@@ -32,7 +32,7 @@ ORDER = (
     "errors",
     "arguments conv files progress",
     "tracing",
-    "onnx_in",
+    "onnx_in pt2_in",
     "models",
     "planning data",
     "surgery tasks",

@@ -67,6 +67,11 @@ class NetworkDirectory:
         return self.path / "model.onnx"
 
     @property
+    def program(self) -> Path:
+        """The network as torch.export writes it."""
+        return self.path / "model.pt2"
+
+    @property
     def quantised(self) -> Path:
         """The same in integers."""
         return self.path / "model.int8.onnx"
