@@ -42,6 +42,7 @@ ORDER = (
     "baselines",
     "runs",
     "reporting",
+    "runs.showing",
     "runs.compress runs.compare",
     "cli",
     "__main__",
