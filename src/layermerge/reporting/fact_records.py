@@ -198,6 +198,10 @@ class RunFacts:
     """Why that one, where there are several."""
     model: str | None
     """As the recipe names it."""
+    weights: str | None
+    """The file that its weights came from, as the recipe names it, without its folder."""
+    license: str | None
+    """Of the weights, where the recipe states it."""
     blocks: tuple[BlockSpan, ...]
     curves: tuple[CurveFacts, ...]
     costs: tuple[CostFacts, ...]

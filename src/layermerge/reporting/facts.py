@@ -108,6 +108,8 @@ class _Gathering:
             headline=chosen,
             headline_note=headline_note(reports, chosen),
             model=self.recipe.model if self.recipe else None,
+            weights=self.recipe.weights.name if self.recipe and self.recipe.weights else None,
+            license=self.recipe.license if self.recipe else None,
             blocks=self.file.blocks,
             curves=curves,
             costs=self._costs(methods),

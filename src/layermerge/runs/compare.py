@@ -11,12 +11,12 @@ from torch import nn
 
 from layermerge.arguments import FilePath, checked
 from layermerge.errors import LayerMergeError, PlanError, RecipeError
-from layermerge.reporting.page import write_report
 from layermerge.runs.context import Context, open_context
 from layermerge.runs.methods import require_known, run_control, run_method
 from layermerge.runs.opening import note_run
 from layermerge.runs.recipe import RunRecipe, Settings
 from layermerge.runs.records import Report
+from layermerge.runs.showing import show_run
 from layermerge.solving.budget import Budget, budget_text
 from layermerge.tasks.base import Task
 
@@ -80,6 +80,6 @@ def compare_run(context: Context, methods: Sequence[str], budgets: Sequence[str]
             results.append(run_method(context, method, budget))
         except LayerMergeError as error:
             missing.append(Missing(method, budget, str(error)))
-    write_report([context.directory.path], context.directory.page)
+    show_run(context)
     reports, places = (tuple(result.report for result in results), tuple(result.directory for result in results))
     return Comparison(reports, tuple(missing), places)

@@ -9,13 +9,13 @@ from torch import nn
 from layermerge.arguments import FilePath, checked
 from layermerge.data.unlabelled import Unlabelled
 from layermerge.errors import RecipeError
-from layermerge.reporting.page import write_report
 from layermerge.runs.context import Context, open_context
 from layermerge.runs.data_recipe import DataRecipe
 from layermerge.runs.methods import require_known, run_method
 from layermerge.runs.opening import note_run
 from layermerge.runs.recipe import RunRecipe, Settings
 from layermerge.runs.records import Result
+from layermerge.runs.showing import show_run
 from layermerge.solving.budget import Budget
 from layermerge.tasks.base import Task
 from layermerge.tasks.imitation import Imitation
@@ -62,5 +62,5 @@ def compress(
 def compress_run(context: Context, budget: str) -> Result:
     """All steps of the method that the settings name, then the report: the same from Python and the command line."""
     result = run_method(context, context.settings.method, budget)
-    write_report([context.directory.path], context.directory.page)
+    show_run(context)
     return result

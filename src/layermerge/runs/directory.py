@@ -2,8 +2,8 @@
 
     RUN/recipe.yaml, plan.json, original.onnx, branches/, original.json, latency.jsonl, importance.jsonl, report.html
     RUN/METHOD/BUDGET/choice.json, channels.json
-    RUN/METHOD/BUDGET/LABEL/variant.json, calibration.json, result.json, int8.json, model.onnx, model.int8.onnx,
-        model.float16.onnx, what `finetune` and `save` write, calibrated/ and unmerged/
+    RUN/METHOD/BUDGET/LABEL/variant.json, calibration.json, result.json, int8.json, README.md, model.onnx,
+        model.int8.onnx, model.float16.onnx, what `finetune` and `save` write, calibrated/ and unmerged/
 
 Names of folders are for people: which method, budget and label a file belongs to is said in the file.
 """
@@ -65,6 +65,11 @@ class NetworkDirectory:
     def exported(self) -> Path:
         """The network as a file for runtimes."""
         return self.path / "model.onnx"
+
+    @property
+    def program(self) -> Path:
+        """The network as torch.export writes it."""
+        return self.path / "model.pt2"
 
     @property
     def quantised(self) -> Path:
@@ -142,6 +147,11 @@ class VariantDirectory(NetworkDirectory):
 
     def read_result(self) -> Report | None:
         return read_document(self.result, Report) if self.result.is_file() else None
+
+    @property
+    def card(self) -> Path:
+        """The model card."""
+        return self.path / "README.md"
 
     @property
     def int8(self) -> Path:

@@ -150,6 +150,8 @@ class Settings(UserRecord):
     default exp where copies are trained, and delta where divergences from the original are estimated."""
     label: str = Field(default="plain", max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Names this way of fine-tuning: runs that differ in nothing else share tables and choices."""
+    license: str | None = Field(default=None, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 .,+()-]*$")
+    """Of the weights, such as apache-2.0, for the model card; where it is not stated, the card says so."""
     first_budget: BudgetText | None = None
     """What methods of two stages keep in the first; by default both take the same share of what they find."""
     channel_measure: Measure = "magnitude"

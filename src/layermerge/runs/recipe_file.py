@@ -16,7 +16,7 @@ from layermerge.files import text_writer, write_files
 from layermerge.runs.directory import RunDirectory
 from layermerge.runs.recipe import RunRecipe, read_recipe
 
-_LASTING = ("model", "weights", "input", "free_size", "data", "runtime", "threads", "batch_size")
+_LASTING = ("model", "weights", "input", "free_size", "data", "runtime", "threads", "batch_size", "license")
 """What a run keeps to from its first verb to its last."""
 
 
