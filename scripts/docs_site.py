@@ -15,6 +15,7 @@ from typing import Any
 import nbformat
 import typer
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
@@ -30,6 +31,7 @@ OUTSIDE = (
 LINK = re.compile(r"(?P<before>\]\(|^\[[^\]]+\]: )(?P<path>(?![a-z]+:)[^)#\s]+)", re.MULTILINE)
 TEST_NOTE = re.compile(r"^<!-- test: .*? -->\n", re.MULTILINE)
 VERBS_HERE = "<!-- verbs -->"
+LOADED = re.compile(r"<(?:script|link|img|iframe|source|embed)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^\"' >]+")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -52,6 +54,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if uri.name != "tutorial.md":  # which offers the notebook itself
         text = text.replace("](tutorial.ipynb)", "](tutorial.md)")
     return LINK.sub(lambda link: link["before"] + _on_site(link["path"], folder, uri.parent), text)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:  # noqa: ARG001
+    """Refuses a page that would load anything from another host."""
+    if found := LOADED.search(output):
+        raise PluginError(f"{page.file.src_uri} loads something from another host: {found[0]}")
+    return output
 
 
 def _on_site(link: str, folder: PurePosixPath, page_folder: PurePosixPath) -> str:
