@@ -2,8 +2,9 @@
 
 The conventions: every ```python block runs, the blocks of a page one after the other in one namespace and one directory;
 a block that begins with `# NAME.py` is also that file. `<!-- test: long = short, ... -->` right above a block replaces text, so
-that tests train a step where a reader trains epochs; the notebook's cells have theirs below. Latency is priced, not measured (see `tiny_runs`). Lines that call
-`layermerge` in any other block are parsed by the program's own parser; nothing of them is run. What cannot run is ```text.
+that tests train a step where a reader trains epochs; the notebook's replacements are in its test. Latency is priced, not
+measured (see `tiny_runs`). Lines that call `layermerge` in any other block are parsed by the program's own parser; nothing of
+them is run. What cannot run is ```text.
 """
 
 from __future__ import annotations
