@@ -79,7 +79,7 @@ class Preparation:
     def for_data_set(cls, name: str, augment: Augment = "none") -> Preparation:
         """Normalised as is usual for imagenet, cifar10 or fashion-mnist."""
         if name not in STATISTICS:
-            raise DataError(f"preparation knows no data set '{name}'; it knows {', '.join(STATISTICS)}")
+            raise DataError(f"preparation does not know the data set '{name}'; it knows {', '.join(STATISTICS)}")
         return cls(normalise=STATISTICS[name], augment=augment)
 
     @classmethod

@@ -38,7 +38,7 @@ class Draw:
     batch_size: int
     epoch: int = 0
     subset: Count | None = None
-    """Train on so many examples, the same in every epoch; None for all."""
+    """Train on this many examples, the same in every epoch; None for all."""
     first: int = 0
     share: tuple[int, int] = (0, 1)
     """(rank, processes): every process gets its slice of each batch."""

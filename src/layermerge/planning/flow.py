@@ -33,7 +33,7 @@ class Flow:
     def behind(self, name: str) -> Iterator[Operation]:
         """The operators from a node to the next conv, barrier or fork.
 
-        Residual adds are passed where a body ends: the add that reads a shortcut belongs to the body beside it.
+        Residual adds are passed where a body ends: the add that reads a shortcut belongs to the body next to it.
         """
         while len(readers := self.readers(name)) == 1:
             operation = self.structure.operations[readers[0]]

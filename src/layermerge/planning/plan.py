@@ -73,7 +73,7 @@ class Plan:
     def require_network(self, structure: Structure) -> None:
         """Refuses a network that this is not the plan of."""
         if fingerprint(structure) != self.network:
-            raise PlanError("the plan is of another network than the trace; plan this one: layermerge.plan(trace)")
+            raise PlanError("the plan belongs to another network than the trace; plan this one: layermerge.plan(trace)")
 
     @property
     def entries(self) -> tuple[Candidate, ...]:

@@ -48,7 +48,7 @@ class Reading:
     gate: Gate | None = None
     """The gate that its mean replaces."""
     folds: bool = False
-    """Whether the mean of a gate beside it is one of its steps."""
+    """Whether the mean of a gate next to it is one of its steps."""
 
     @property
     def changes(self) -> bool:

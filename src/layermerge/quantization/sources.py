@@ -95,8 +95,8 @@ def _newer(model: Model, name: str) -> Model:
         return version_converter.convert_version(model, _NEWER_OPSET)
     except Exception as error:  # the converter's own
         raise ArtifactError(
-            f"'{name}' is of opset {opset_of(model)}, quantising per channel needs {OLDEST_OPSET}, and onnx cannot convert "
-            f"it: {first_line(error)}; export it anew"
+            f"'{name}' has opset {opset_of(model)}, quantising per channel needs {OLDEST_OPSET}, and onnx cannot convert "
+            f"it: {first_line(error)}; export it again"
         ) from error
 
 

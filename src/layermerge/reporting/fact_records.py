@@ -1,4 +1,4 @@
-"""Fact records: all that a report shows of a run: the run's own records, and beside them what only a page needs."""
+"""Fact records: all that a report shows of a run: the run's own records, and next to them what only a page needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Places = tuple[int, ...]
 
 @dataclass(frozen=True)
 class LayerFacts:
-    """A layer as it came; its latency is None where it was not measured by itself."""
+    """A layer as it was given; its latency is None where it was not measured by itself."""
 
     layer: Layer
     removable: bool

@@ -18,7 +18,7 @@ _EXAMPLES = 3
 _PLAIN = (
     ("follows a strided one", "A convolution with stride skips pixels, which a larger kernel behind it would need."),
     ("dilated conv merges only", "Kernels with gaps (dilation) merge only with kernels of a single pixel."),
-    ("dilated body does not line up", "A kernel with gaps (dilation) does not line up with the shortcut beside it."),
+    ("dilated body does not line up", "A kernel with gaps (dilation) does not line up with the shortcut next to it."),
     ("above max_kernel", "The kernel that would come of it is larger than the rules allow."),
     ("zero padding inside", "The zeros around the image that the layers add would have no convolution left to add them."),
     ("stride differently", "The two branches of the residual block step over the image differently."),

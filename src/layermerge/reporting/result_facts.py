@@ -66,7 +66,7 @@ def _files(place: VariantDirectory, report: Report) -> tuple[FileFacts, ...]:
 
 
 def int8_words(int8: Int8Result) -> str:
-    """What people should know of an INT8 file beside its figures."""
+    """What people should know of an INT8 file besides its figures."""
     kept = len(int8.left_in_float32)
     words = f"{int8.scheme} with {int8.instructions}, {kept} of {int8.layers} layers left in float32"
     return words if int8.faster else f"{words}; slower than float32 on this processor"

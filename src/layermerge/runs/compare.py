@@ -1,4 +1,4 @@
-"""Compare: several methods at several budgets, over shared tables and with the same fine-tuning, beside the original."""
+"""Compare: several methods at several budgets, over shared tables and with the same fine-tuning, alongside the original."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from layermerge.tasks.base import Task
 
 @dataclass(frozen=True)
 class Missing:
-    """A method that gave nothing at a budget, and why: out of its reach, or it failed; the others go on."""
+    """A method that gave nothing at a budget, and why: out of its reach, or it failed; the others continue."""
 
     method: str
     budget: str

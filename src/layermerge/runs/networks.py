@@ -40,7 +40,7 @@ def find_network(run_dir: Path, recipe: RunRecipe, *, unmerged: bool = False) ->
     Merged where it was merged already, unless `unmerged` is asked for.
     """
     directory = RunDirectory(run_dir)
-    directory.read_plan()  # says so where this is no run directory
+    directory.read_plan()  # says so where this is not a run directory
     if directory.holds_network:
         return FoundNetwork(directory, None, recipe)
     if len(recipe.budgets) > 1:

@@ -35,8 +35,8 @@ def _attention(
 ) -> Tensor:
     """Over four dimensions, the only number that the exporter knows: leading ones become one, with a single head.
 
-    Its result is laid out anew: the exporter decides by the layout of one implementation whether a map can be viewed in another
-    shape, and then puts another implementation in its place.
+    Its result is laid out again: the exporter decides by the layout of one implementation whether a map can be viewed in
+    another shape, and then puts another implementation in its place.
     """
     mask = options.pop("attn_mask", mask)
     leading = query.shape[:-2]

@@ -42,7 +42,7 @@ class Round:
     predicted_ms: float
     measured_ms: float
     error_ms: float = 0.0
-    """How far the prediction was thought to be off: in 95 of 100 cases by less."""
+    """How far the prediction was thought to be off: in 95 % of cases by less."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Solution:
     rounds: tuple[Round, ...] = ()
     """Every choice that was tried on the way to this one."""
     error_ms: float | None = None
-    """How far the predicted latency may be off: in 95 of 100 cases by less."""
+    """How far the predicted latency may be off: in 95 % of cases by less."""
     estimated: EstimatedScore | None = None
     """What the task would say of it, calibrated and before any training, where the tables can tell."""
 
@@ -165,9 +165,7 @@ class Frontier:
             lines.append(self._line(f"{budget}%", self.at(f"{budget}%")))
         lines.append(self._line("smallest", self.solution(0)))
         if self.estimate is not None:
-            lines.append(
-                "estimated: on held-out images, calibrated and not fine-tuned; 95 of 100 lie within the interval"
-            )
+            lines.append("estimated: on held-out images, calibrated and not fine-tuned; 95 % lie within the interval")
         return "\n".join(lines)
 
     def _shares(self) -> Iterable[int]:

@@ -35,7 +35,7 @@ class Pad:
 
 @dataclass(frozen=True)
 class Crop:
-    """The reverse: a branch needs less of the padding at its range's input than the branch beside it."""
+    """The reverse: a branch needs less of the padding at its range's input than the branch next to it."""
 
     readers: tuple[str, ...]
     sides: Sides
@@ -92,7 +92,7 @@ class ReplaceActivation:
 
 @dataclass(frozen=True)
 class ReplaceGate:
-    """A parameter of one value a channel takes the place of a value that is computed."""
+    """A parameter of one value per channel takes the place of a value that is computed."""
 
     gate: Gate
     parameter: str

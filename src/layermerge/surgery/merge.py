@@ -2,7 +2,7 @@
 
 In: a `RewrittenModule`. Out: a new `MergedModule` in eval mode; the rewritten one is not touched.
 Guarantees: every norm that can fold is folded, every range is one conv, removed layers are gone from the graph, and the
-result is checked against the unmerged module on the spot (see `check`).
+result is checked against the unmerged module immediately (see `check`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from layermerge.tracing.operators import Role
 
 
 class MergedModule(LiftedModule):
-    """A merged network: fewer convs, no foldable norms; `surgery` says how it came about."""
+    """A merged network: fewer convs, no foldable norms; `surgery` says how it was made."""
 
     surgery: Surgery
 

@@ -23,7 +23,7 @@ from layermerge.tables.workloads import Workload
 Floats = NDArray[np.float64]
 
 _ALONE, _IN_NETWORK, _WHOLE = 0.05, 0.02, 0.005
-"""How far a row is off beside its spread, relative: a workload by itself, one told of a network, a whole network."""
+"""How far a row is off besides its spread, relative: a workload by itself, one told of a network, a whole network."""
 _IN_COMMON = 0.03
 """How far all merged workloads are off together, relative: no single layer was like them."""
 _TOWARD_ALL = 0.1
@@ -168,6 +168,6 @@ class Corrected:
         return float(self.ms[self.places[key]])
 
     def error_ms(self, counts: Mapping[str, int]) -> float:
-        """How far the sum of so many of each may be off: one standard deviation."""
+        """How far the sum of this many of each may be off: one standard deviation."""
         weights = self._counts(counts)
         return math.sqrt(max(float(weights @ self.covariance @ weights), 0.0))

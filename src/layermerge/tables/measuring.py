@@ -62,7 +62,7 @@ def measure_latency(
     objective: Objective = "exp",
     largest_gain: float = 1.0,
 ) -> LatencyTable:
-    """Measures a plan's latency table, or goes on with it where an earlier run stopped.
+    """Measures a plan's latency table, or continues it where an earlier run stopped.
 
     `runtime` is a name, run with `threads`, or a runtime with settings of its own (device, dtype, layout). Merges that are
     slower than the layers that they stand for are only bounded, unless they could score more: `objective` says what is
@@ -222,7 +222,7 @@ def told_rows(
 ) -> dict[str, Row]:
     """What workloads take in a recorded network, by the modules of the convs that they are; in proportion to the whole.
 
-    The mean of its copies, each recorded for its part of the time, in turn with the original: networks are measured beside it,
+    The mean of its copies, each recorded for its part of the time, in turn with the original: networks are measured next to it,
     and what it leaves in the caches counts. A workload whose conv the runtime does not name by itself has no row.
     """
     passes = []
@@ -280,5 +280,5 @@ def _needed_by_every_row(whole: Callable[[], Pass]) -> Pass:
 
 
 def _weight_bytes(plan: Plan) -> int:
-    """How much the network reads beside its feature maps; four bytes a weight."""
+    """How much the network reads besides its feature maps; four bytes per weight."""
     return 4 * sum(layer.spec.weights for layer in plan.layers)

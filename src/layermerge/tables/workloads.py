@@ -164,9 +164,9 @@ class Sandwich(nn.Module):
         return Inputs(tuple(torch.randn(batch, *shape, generator=generator) for shape in self.shapes), {})
 
     def own_ms(self, operators: Sequence[Operator]) -> float:
-        """What a pass took beside the neighbours: all but their convs, what these need of their inputs, and what comes behind.
+        """What a pass took besides the neighbours: all but their convs, what these need of their inputs, and what comes behind.
 
-        What an image needs before its conv is nobody's in a network either.
+        What an image needs before its conv is charged to no layer in a network either.
         """
         taken = pending = 0.0
         begun = self.before is not None
@@ -228,7 +228,7 @@ def neighbour(channels: int) -> nn.Conv2d:
 
 
 def empty(channels: int) -> nn.Module:
-    """Two neighbours with nothing between them: what a sandwich costs beside its filling, for one shape."""
+    """Two neighbours with nothing between them: what a sandwich costs besides its filling, for one shape."""
     return nn.Sequential(neighbour(channels), neighbour(channels))
 
 

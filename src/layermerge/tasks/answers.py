@@ -75,7 +75,7 @@ class Form:
         return 1
 
     def read(self, outputs: Any, count: int) -> Answers:
-        """The answers about so many images; refuses what is not of the original's form."""
+        """The answers about this many images; refuses what is not of the original's form."""
         tensors = list(floating_tensors(outputs))
         if len(tensors) != len(self.shapes):
             raise DataError(_differs(len(self.shapes), len(tensors)))

@@ -92,12 +92,12 @@ class Classification(Task):
             if images.largest_label >= width:
                 raise DataError(
                     f"{images.name} has label {images.largest_label}, but the network has {width} outputs; "
-                    "it is of another data set, or labels do not count from 0"
+                    "it belongs to another data set, or labels do not count from 0"
                 )
         if not self._compared and trained is not None and trained < width:
             warnings.warn(
                 f"{self._sets.train.name} has images of {trained} of the network's {width} classes; "
-                "scores say nothing of the others",
+                "scores say nothing about the others",
                 stacklevel=2,
             )
         self._compared = True

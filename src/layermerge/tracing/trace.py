@@ -35,7 +35,7 @@ class Trace:
     """What it was traced with. The batch is free; height and width are fixed by them, unless they are free too."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Sent to another process it is traced anew there: graphs lose what we note on their nodes when they are pickled."""
+        """Sent to another process it is traced again there: graphs lose what we note on their nodes when they are pickled."""
         return _traced_again, (self.module, self.inputs, tuple(layer.name for layer in self.layers))
 
     @property
