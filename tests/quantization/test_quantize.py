@@ -268,7 +268,7 @@ REFUSED: dict[str, tuple[Any, Any, str, str]] = {
         "has nothing to quantise: no conv and no linear",
     ),
     "old": ("old.onnx", IMAGES, "a.onnx", "has opset 9, quantising per channel needs 13, and onnx cannot convert it"),
-    "twice": ("int8.onnx", IMAGES, "a.onnx", "'int8.onnx' is quantised already; give the float32 network"),
+    "twice": ("int8.onnx", IMAGES, "a.onnx", "'int8.onnx' is already quantised; give the float32 network"),
     "folder": (network(), "images", "a.onnx", "a folder does not say which size this network takes"),
 }
 

@@ -1,7 +1,7 @@
 """Image folders: PATH/train/CLASS/*.jpg and PATH/val/CLASS/*.jpg, or images alone in any nesting. Out: FolderImages; files are
 opened only when read.
 
-Images have 8 bits per channel when they are read; 16 bits of grey are scaled to 8. What is skipped is said in a warning.
+Images have 8 bits per channel when they are read; 16 bits of grey are scaled to 8. A warning says what is skipped.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class UnlabelledDataset(LoadedImages):
 
 
 class HeldInputs(Images):
-    """Several inputs in memory: a tuple or dict of tensors, one row per example. They are taken as prepared already."""
+    """Several inputs in memory: a tuple or dict of tensors, one row per example. They are taken as already prepared."""
 
     def __init__(self, name: str, inputs: tuple[Tensor, ...] | dict[str, Tensor]) -> None:
         self.inputs = inputs

@@ -27,7 +27,7 @@ class Candidate:
     free: bool = False
     """Merged, its layers compute what they computed before, so that its latency alone decides."""
     replaced: Literal["activation", "gate"] | None = None
-    """What is replaced: the activation behind the range by a cheaper one, or the gate that its layers compute by its mean."""
+    """What is replaced: the activation after the range by a cheaper one, or the gate that its layers compute by its mean."""
 
     @property
     def key(self) -> str:
@@ -40,7 +40,7 @@ class Candidate:
 
     @property
     def keeps_layer(self) -> bool:
-        """Whether this leaves its one layer as it is, whatever becomes of the activation behind it."""
+        """Whether this leaves its one layer as it is, whatever becomes of the activation after it."""
         return self.end - self.start == 1 and self.kept == self.layers
 
     @property

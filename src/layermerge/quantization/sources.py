@@ -78,7 +78,7 @@ def _by_position(example: Inputs, names: list[str]) -> Inputs:
 
 def _prepared(model: Model, name: str) -> Model:
     if is_quantised(model):
-        raise ArtifactError(f"'{name}' is quantised already; give the float32 network")
+        raise ArtifactError(f"'{name}' is already quantised; give the float32 network")
     if opset_of(model) < OLDEST_OPSET:
         model = _newer(model, name)
     if any(node.op_type in ("BatchNormalization", "Constant", "Identity") for node in model.graph.node):

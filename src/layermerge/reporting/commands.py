@@ -1,4 +1,4 @@
-"""Commands: what to type for another budget, or for the same result once more."""
+"""Commands: what to type for another budget, or for the same result again."""
 
 from __future__ import annotations
 

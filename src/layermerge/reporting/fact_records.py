@@ -140,7 +140,7 @@ class ResultFacts:
     seconds: Mapping[str, float]
     """What was done, and how long it took."""
     command: str
-    """What makes it once more, from nothing."""
+    """What makes it again, from scratch."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class RunFacts:
     methods: tuple[MethodFacts, ...]
     results: tuple[ResultFacts, ...]
     headline: int | None
-    """Which of the results stands for the run."""
+    """Which of the results represents the run."""
     headline_note: str
     """Why that one, where there are several."""
     model: str | None

@@ -77,7 +77,7 @@ class NetworkDirectory:
 
     @property
     def merged(self) -> NetworkDirectory:
-        """Where a network that stands for itself is saved once it is merged."""
+        """Where a network without a run is saved once it is merged."""
         return NetworkDirectory(self.path / "merged")
 
     @property

@@ -19,7 +19,7 @@ from layermerge.surgery.rewrite import RewrittenModule
 
 @dataclass(frozen=True)
 class FoundNetwork:
-    """A saved network, the variant of a run that it belongs to (None where it stands for itself), and its original."""
+    """A saved network, the variant of a run that it belongs to (None where it is not part of a run), and its original."""
 
     place: NetworkDirectory
     variant: VariantDirectory | None

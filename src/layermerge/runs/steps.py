@@ -1,6 +1,6 @@
 """Steps: from the plan to the exported file, as functions over a `Context`.
 
-Every step leaves its result in the run directory and is skipped when that is up to date, so whatever was interrupted goes on
+Every step leaves its result in the run directory and is skipped when that is up to date, so an interrupted run continues
 where it stopped. Tables belong to the directory, choices to a method and budget, fine-tuned networks to a label.
 """
 
@@ -104,7 +104,7 @@ def original_pass(context: Context) -> Pass:
 
 
 def original_recordings(context: Context) -> Sequence[Recording]:
-    """Where the runtime tells what each operator takes."""
+    """Where the runtime reports what each operator takes."""
     return original_copies(context, passes=0, recordings=context.runtime.copies).recordings
 
 
@@ -260,7 +260,7 @@ def calibrated(context: Context, variant: Variant, net: RewrittenModule) -> Rewr
 
 def require_rewritten(net: RewrittenModule | MergedModule) -> RewrittenModule:
     if not isinstance(net, RewrittenModule):
-        raise ArtifactError("the network is merged already, so it cannot be trained as it was; remove its directory")
+        raise ArtifactError("the network is already merged, so it cannot be trained as it was; remove its directory")
     return net
 
 

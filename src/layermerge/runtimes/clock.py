@@ -64,7 +64,7 @@ class Clocks:
     recorded: ClockSettings = ClockSettings(
         warm_up=2, least_rounds=6, least_seconds=0.08, most_rounds=60, seconds=0.15, quantile=0.3, spread=0.01
     )
-    """A workload in turn with the whole network, where the runtime tells what operators take."""
+    """A workload in turn with the whole network, where the runtime reports it what operators take."""
 
     @staticmethod
     def alike(settings: ClockSettings) -> Clocks:

@@ -56,7 +56,7 @@ def _attention(
 def keep_padding_before_pooling(model: Any) -> None:
     """Names the axes of zero padding ahead of max pooling, although they are all.
 
-    onnxruntime makes padding part of the pooling behind it, where it counts as nothing instead of as zeros: wrong wherever a
+    onnxruntime makes padding part of the pooling after it, where it counts as nothing instead of as zeros: wrong wherever a
     map is negative. It leaves padding with named axes alone.
     """
     from onnxscript import ir

@@ -114,7 +114,7 @@ class Learning:
     # -- what it learns
 
     def measure(self, solution: Solution) -> Measured:
-        """Builds the merged network and measures it alongside the original; what it tells goes into the table."""
+        """Builds the merged network and measures it alongside the original; what that shows goes into the table."""
         self.round += 1
         owners, chosen = self._owners(solution), [candidate.key for candidate in solution.candidates]
         network = self._name(f"network {document_digest(chosen)}")
@@ -155,7 +155,7 @@ class Learning:
         return found
 
     def _uncertain(self, solution: Solution) -> list[Workload]:
-        """The workloads of a choice that no network has told of yet."""
+        """The workloads of a choice that no network has shown yet."""
         told = {row.of for row in self.latency.table.rows.values() if row.in_network}
         used = [self.latency.workloads[candidate.key] for candidate in solution.candidates if not candidate.fixed]
         distinct = {workload.key: workload for workload in used if workload is not None and workload.key not in told}

@@ -60,7 +60,7 @@ class Remove:
 
 @dataclass(frozen=True)
 class MoveNorm:
-    """A statistical norm leaves its place and stands behind another node."""
+    """A statistical norm leaves its place and follows another node."""
 
     node: str
     behind: str
@@ -76,7 +76,7 @@ class Join:
 
 @dataclass(frozen=True)
 class AddActivation:
-    """A module that its range lost is called again behind a node."""
+    """A module that its range lost is called again after a node."""
 
     module: str
     behind: str

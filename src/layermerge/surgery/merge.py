@@ -117,7 +117,7 @@ def _part(name: str, kernel: Kernel, dtype: torch.dtype) -> _Part:
 
 
 def _carrier(matrix: Tensor) -> nn.Conv2d:
-    """Carries a shift through the kernels behind it: a 1x1 conv on a 1x1 map."""
+    """Carries a shift through the kernels after it: a 1x1 conv on a 1x1 map."""
     carrier = nn.Conv2d(matrix.shape[1], matrix.shape[0], 1, bias=False, device="meta")
     carrier.weight = nn.Parameter(matrix[:, :, None, None].contiguous())
     return carrier

@@ -46,7 +46,7 @@ from layermerge.tracing.structure import Gate, Structure, main_input
 from layermerge.tracing.trace import Trace
 
 FitForm = Literal["kernel", "mixing", "affine"]
-"""What calibration fitted of a range: its whole kernel, a 1x1 behind it, or a scale and a shift per channel."""
+"""What calibration fitted of a range: its whole kernel, a 1x1 after it, or a scale and a shift per channel."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def rewrite(trace: Trace, candidates: Iterable[Candidate], *, add_activation: bo
     >>> sorted(rewrite(traced, [plan(traced)["0-2:3x3g1"]]).state_dict())
     ['0.bias', '0.weight']
 
-    `add_activation` puts the last lost activation behind a merged range where otherwise two convs would meet without one,
+    `add_activation` puts the last lost activation after a merged range where otherwise two convs would meet without one,
     as in networks with linear bottlenecks.
     """
     chosen = tuple(sorted(candidates, key=lambda candidate: candidate.start))

@@ -46,10 +46,10 @@ def measure_importance(
     """Measures a plan's importance table, or continues it where an earlier run stopped.
 
     By default candidates are fitted in closed form and compared with the original, without training or labels: costs a fit
-    and two passes of what follows it per entry. With `steps` or `recipe` copies are trained, as in the paper: SGD for
-    so many steps, or as the recipe says. With `latency`, candidates that it rules out are not run (`Rules.rule_out_slow`).
-    `device` is where entries are measured: cpu, cuda, or auto. A shard (number from 0, count) is written next to the table,
-    which takes it in later.
+    and two passes of what follows it per entry. With `steps` or `recipe` copies are trained, as in the paper: SGD for `steps`
+    steps, or as the recipe says. With `latency`, candidates that it rules out are not run (`Rules.rule_out_slow`). `device`
+    is where entries are measured: cpu, cuda, or auto. A shard (number from 0, count) is written next to the table, which
+    takes it in later.
     """
     if steps is not None and recipe is not None:
         raise TableError("steps and recipe both say how long copies are trained; give one of them")

@@ -3,7 +3,7 @@
 In: a `Plan` and the rows of a table. Out: a `LatencyTable`: milliseconds by candidate, and how far they may be off.
 Rows of a workload are pooled and brought to what it takes within a network (`estimates`). What a residual branch computes
 besides its convs (a gate, attention) is charged to the candidates that keep the branch. What no candidate covers (pooling,
-the classifier) is the fixed cost: the whole network minus its single layers. Where the runtime does not tell what they take
+the classifier) is the fixed cost: the whole network minus its single layers. Where the runtime does not report what they take
 in the network, and they sum to more than the whole, rows are scaled.
 """
 
@@ -107,8 +107,9 @@ class LatencyTable:
 
     @cached_property
     def scale(self) -> float:
-        """What a row by itself is multiplied by: what single layers take in the network, where the runtime tells; otherwise
-        below 1 where they sum to more than the whole."""
+        """What a row by itself is multiplied by: what single layers take in the network, where the runtime reports it;
+        otherwise below 1 where they sum to more than the whole.
+        """
         alone_ms = sum(self._alone(single) + _charged(self._rests, single) for single in self._singles)
         if self._observed.told:
             return self._observed.ratio()

@@ -1,8 +1,8 @@
 """Measuring: fills a latency table, on the machine that it is run on; durable and resumable.
 
 Each distinct workload is timed once, in the runtime, at the network's true resolution and in proportion to the whole network,
-which comes first. Then what the runtime tells of it, layer by layer; single layers; and what merges to more, in an order in
-which the slow ones are known by what came before them (`bounds`).
+which comes first. Then what the runtime reports about it, layer by layer; single layers; and what merges to more, in an order
+in which the slow ones are known by what came before them (`bounds`).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class LatencyJob:
     branches: tuple[Branch, ...] = ()
     branch: Callable[[Branch], Pass] | None = None
     recorded: Callable[[], Sequence[Recording]] = tuple
-    """Copies of the untouched network in which each operator is timed, where the runtime tells."""
+    """Copies of the untouched network in which each operator is timed, where the runtime reports it."""
     stakes: Stakes = field(default_factory=Stakes)
 
     def run(self, runtime: Runtime, batch: int, path: str | Path, clocks: Clocks | None = None) -> LatencyTable:
@@ -188,7 +188,7 @@ class _Filling:
         return limits(self.job.plan, self.job.workloads, self.job.stakes, untouched_ms)
 
     def _in_network(self, table: Table, whole: Callable[[], Pass]) -> Table:
-        """Rows of single layers as the runtime tells them of the untouched network."""
+        """Rows of single layers as the runtime reports them for the untouched network."""
         wanted: dict[str, list[str]] = {}
         for single in self.job.plan.candidates:
             workload = self.job.workloads.get(single.key)
@@ -208,7 +208,7 @@ class _Filling:
 
 
 def in_network_key(key: str) -> str:
-    """Names the row of a workload that the runtime told of the untouched network."""
+    """Names the row of a workload that the runtime reported for the untouched network."""
     return f"in the network: {key}"
 
 

@@ -45,13 +45,13 @@ class Row(Record):
     """What the measurement cost."""
     reason: str | None = None
     of: str | None = None
-    """The key of the row that it measures once more; rows of one thing are pooled on reading."""
+    """The key of the row that it measures again; rows of one thing are pooled on reading."""
     round: Annotated[int, Field(ge=0)] = 0
     """Of the loop that it was measured for; 0 before any."""
     loop: str | None = None
     """Which loop that was: a row without one was measured before anything was chosen."""
     in_network: bool = False
-    """Whether the runtime told it of a whole network, rather than of a workload by itself."""
+    """Whether the runtime reported it for a whole network, rather than of a workload by itself."""
     parts: tuple[str, ...] = ()
     """Of a whole network: the keys of its candidates."""
     score: Finite | None = None

@@ -1,10 +1,10 @@
 """Answers: the floating-point tensors of whatever a network returns, and how far two networks' are apart.
 
-In: outputs of any structure: tensors, tuples, lists, dicts, dataclasses, classes that torch's pytree knows. Out: one row an
-image for each tensor, in the order in which they come; what an exported file returns, which knows no structure, is read alike.
-The error of a tensor is its squared error in units of the variance that the original's own has from image to image, so that
-boxes and scores of a detector count alike, however large their numbers and however many they are; 0 is the original, and 1 a
-network that says of every image what the original says on average.
+In: outputs of any structure: tensors, tuples, lists, dicts, dataclasses, classes that torch's pytree knows. Out: one row per
+image for each tensor, in the order in which they come; what an exported file returns, which knows no structure, is read
+alike. The error of a tensor is its squared error in units of the variance that the original's own has from image to image, so
+that boxes and scores of a detector count alike, however large their numbers and however many they are; 0 is the original, and
+1 a network that says of every image what the original says on average.
 """
 
 from __future__ import annotations

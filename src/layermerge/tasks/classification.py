@@ -113,7 +113,7 @@ def wilson_interval(correct: int, count: int, z: float = 1.959963984540054) -> t
 
 
 def _logits(outputs: Any) -> Tensor:
-    """The answer of a network that may give it under a name, or with others behind it."""
+    """The answer of a network that may give it under a name, or with others after it."""
     given = answer_of(outputs, "logits")
     if not isinstance(given, Tensor) or given.ndim != 2:
         found = f"a tensor of shape {tuple(given.shape)}" if isinstance(given, Tensor) else f"a {type(given).__name__}"

@@ -1,6 +1,6 @@
 """Input checks: a traced network refuses an input that its graph was not captured for, instead of computing something else.
 
-The checks are nodes of the graph, right behind its inputs. So they hold wherever the graph goes (copies, pickles, rewritten
+The checks are nodes of the graph, right after its inputs. So they hold wherever the graph goes (copies, pickles, rewritten
 and merged forms, `torch.compile`), and leave no trace in exported files: an exporter runs them and sees no operator.
 """
 

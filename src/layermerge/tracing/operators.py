@@ -72,7 +72,7 @@ class Operator:
     build_computed: Callable[[Call], nn.Module] | None = None
     stand_in: str | None = None
     steep: bool = False
-    """Grows faster than its input: a part of an activation's formula that is no activation to be put behind a sum of maps."""
+    """Grows faster than its input: a part of an activation's formula that is no activation to be put after a sum of maps."""
 
     def role_of(self, call: Call) -> Role:
         return self.role if isinstance(self.role, Role) else self.role(call)

@@ -168,7 +168,7 @@ class Structure:
 
     @cached_property
     def chain_starts(self) -> tuple[tuple[int, str], ...]:
-        """The layers that chains begin with, and why there: those of the network, then those inside bodies that are no path."""
+        """The layers that chains begin with, and why there: those of the network, then of bodies that are not paths."""
         bodies = (step for block in self.blocks for step in block.body if isinstance(step, SubgraphStep))
         holders = [(self.chains, self.openings), *((body.chains, body.openings) for body in bodies)]
         pairs = [pair for chains, openings in holders for pair in zip(chains, openings, strict=True)]
