@@ -116,7 +116,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Environment:
-    """On what, with what and when a result was measured."""
+    """The machine, the versions and the time of a measurement."""
 
     finished: str
     """Date and time in UTC, ISO 8601."""
@@ -143,7 +143,8 @@ class Report(Variant):
     measured_ms: float
     """Of the exported file, alongside the original, on the scale of original_ms."""
     budget_kept: bool
-    """Whether the exported file was measured to keep the budget; a busy machine may say no where a quiet one says yes."""
+    """Whether the exported file kept the budget when measured; on a busy machine it may not, although it does on an idle one.
+    """
     original_score: Score
     score: Score
     """On the test data, of what is served."""
@@ -198,7 +199,7 @@ class Int8Result(QuantizedFigures):
 
 @dataclass(frozen=True)
 class Result:
-    """What a run ends with: the merged network, what was chosen for it (None where nothing was solved), and the figures."""
+    """The result of a run: the merged network, what was chosen (None where nothing was solved), and the figures."""
 
     module: MergedModule
     solution: Solution | None

@@ -1,8 +1,8 @@
-"""Meet the budget: on the artifact, not on paper.
+"""Meet the budget: as measured on the artifact, not only as predicted.
 
 Latency does not depend on weights, so the merged network of a solution is built and measured whole, alongside the original,
-before anything is fine-tuned. Where the measured latency misses the budget, the prediction is corrected by what was seen and
-the choice is made again, until the budget is kept; where it leaves room, once more for the room.
+before anything is fine-tuned. Where the measured latency misses the budget, the prediction is corrected and the choice is made
+again, until the budget is kept; where it leaves room, once more to use it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def meet_budget(
 def meet_budget_on(
     bench: Bench, plan: Plan, latency: LatencyTable, scores: Scores, *, budget: Budget, objective: Objective
 ) -> Solution:
-    """The same where a bench is at hand."""
+    """The same, with a bench that exists already."""
     loop = f"{plan.method} {objective} {budget_text(budget)}"
     learning = Learning(loop, plan, latency, scores, objective, bench)
     return close_the_loop(learning, budget, learning.measure, learning.predict_afresh)

@@ -43,8 +43,8 @@ def solve(
     """The best choice of candidates for every budget at once; exact, unless `tick_ms` rounds latencies up.
 
     Costs milliseconds on tables of the paper's size. `objective` is exp, as in the paper, or delta, which sums D itself; by
-    default what the table of scores was estimated for. Warns where a merge that could be worth more than its layers was left
-    out because its latency was only bounded.
+    default what the table of scores was estimated for. Warns if a merge that could be worth more than its layers was left out
+    because its latency was only bounded.
     """
     _require_of_plan(plan, latency, scores)
     objective = objective or objective_of(scores)
@@ -102,7 +102,7 @@ def _calibrated(scores: Scores) -> bool:
 
 
 def _require_of_plan(plan: Plan, latency: LatencyTable, scores: Scores) -> None:
-    """Refuses tables of another network; numbers by key, which do not say what they are of, by their keys."""
+    """Refuses tables of another network; plain numbers, which do not name their network, are checked by their keys."""
     if latency.plan.network != plan.network:
         raise TableError(
             "the latency table belongs to another network than the plan; measure it: measure_latency(plan, ...)"

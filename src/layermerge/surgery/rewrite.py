@@ -108,7 +108,7 @@ def rewrite(trace: Trace, candidates: Iterable[Candidate], *, add_activation: bo
     >>> sorted(rewrite(traced, [plan(traced)["0-2:3x3g1"]]).state_dict())
     ['0.bias', '0.weight']
 
-    `add_activation` puts the last lost activation after a merged range where otherwise two convs would meet without one,
+    `add_activation` puts the last lost activation after a merged range where two convs would otherwise meet without one,
     as in networks with linear bottlenecks.
     """
     chosen = tuple(sorted(candidates, key=lambda candidate: candidate.start))

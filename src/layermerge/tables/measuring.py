@@ -65,9 +65,9 @@ def measure_latency(
     """Measures a plan's latency table, or continues it where an earlier run stopped.
 
     `runtime` is a name, run with `threads`, or a runtime with settings of its own (device, dtype, layout). Merges that are
-    slower than the layers that they stand for are only bounded, unless they could score more: `objective` says what is
-    summed, and no change raises the score by more than `largest_gain`. Costs about a fifth of a second for each distinct
-    workload, plus an export of the whole network or two.
+    slower than the layers they replace are only bounded, unless they could score more: `objective` says what is summed, and
+    no change raises the score by more than `largest_gain`. Costs about a fifth of a second for each distinct workload, plus
+    an export of the whole network or two.
     """
     chosen = make_runtime(runtime, RuntimeSettings(threads=threads))
     plan.require_network(trace.structure)
