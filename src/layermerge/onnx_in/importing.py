@@ -38,9 +38,9 @@ def from_onnx(file: FilePath, input_shape: Sequence[Count] | None = None) -> Onn
     """Reads a network from an ONNX file: a module with its weights under readable names, in eval mode.
 
     It is compared with onnxruntime on the file, at two batch sizes, to 1e-4 of the largest output (or 5e-7, where outputs are
-    tiny), and refused where it differs. A file of one batch size becomes a network of any, which is compared image by image.
-    `input_shape` is without the batch, such as (3, 224, 224): at which height and width to compare where the file leaves them
-    free. Nothing of the file is run but the operators of a table; one that has no row there is named.
+    tiny), and refused if it differs. A file with a fixed batch size becomes a network for any, which is compared image by
+    image. `input_shape` is without the batch, such as (3, 224, 224): at which height and width to compare where the file
+    leaves them free. Only operators of a fixed table are run; one that is not in the table is named in the error.
     """
     path = Path(file)
     place = f"'{path}'"
@@ -111,7 +111,7 @@ def _built(
         except ModelError as error:
             failures.append(error)
     if len(failures) > 1:
-        advice = "; if it wants a certain height and width, give them as input_shape"
+        advice = "; if it needs a certain height and width, give them as input_shape"
         raise ModelError(f"{failures[0]}{advice}") from failures[0]
     raise failures[0]
 

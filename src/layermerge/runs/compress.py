@@ -1,4 +1,4 @@
-"""Compress: a trained network and data in, a faster network out. Goes on where it was interrupted, skips what is up to date."""
+"""Compress: a trained network and data in, a faster network out. Interrupted runs continue; what is up to date is skipped."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def compress(
     run_dir: FilePath = "runs/compress",
     settings: Settings | None = None,
 ) -> Result:
-    """Makes a trained network keep a latency budget: plan, tables, choice, fine-tuning, merge, export, and the figures.
+    """Makes a trained network meet a latency budget: plan, tables, choice, fine-tuning, merge, export, and the figures.
 
-    What the network is for is said by a task or, without labels, by images alone: a folder, a tensor, a Dataset, a DataLoader
-    or a list of batches, on which the faster network imitates the original (`tasks.Imitation`).
+    Give a task, which says what the network is for, or, without labels, images alone: a folder, a tensor, a Dataset, a
+    DataLoader or a list of batches, on which the faster network imitates the original (`tasks.Imitation`).
     `budget` is a share of the original latency ("60%" or 0.6), a speed-up ("1.8x") or a time ("12ms"). `settings` says how,
-    method included; `runtime` goes before what it says. Called again, it goes on where it was interrupted; with another
+    including the method; `runtime` overrides its runtime. Called again, it continues where it was interrupted; with another
     budget it uses the same tables. The result holds the merged network, what was chosen and the figures of the exported file;
     `report.html` in the run directory shows them.
     """

@@ -82,7 +82,7 @@ class NetworkDirectory:
 
     @property
     def merged(self) -> NetworkDirectory:
-        """Where a network that stands for itself is saved once it is merged."""
+        """Where a network without a run is saved once it is merged."""
         return NetworkDirectory(self.path / "merged")
 
     @property
@@ -139,7 +139,7 @@ class VariantDirectory(NetworkDirectory):
         return calibration.held_out if calibration else None
 
     def second_stage(self, method: str) -> RunDirectory:
-        """Where a method of two stages goes on from this network."""
+        """Where a method of two stages continues from this network."""
         return RunDirectory(self.path / f"then-{method}")
 
     def read_variant(self) -> Variant:
@@ -237,7 +237,7 @@ class RunDirectory(NetworkDirectory):
         inputs: Inputs | None = None,
         cut_out: Callable[[Branch], nn.Module] | None = None,
     ) -> PlanFile:
-        """Writes the plan, and beside it the untouched network and its branches, where they are given as modules.
+        """Writes the plan, and next to it the untouched network and its branches, where they are given as modules.
 
         The plan says which file the network is; branches are named by what they compute.
         """
@@ -294,7 +294,7 @@ class RunDirectory(NetworkDirectory):
         return table
 
     def require_same_network(self, structure: Structure, inputs: Inputs, name: str) -> None:
-        """Refuses to go on with the plan and tables of another network, or of another input size."""
+        """Refuses to continue with the plan and tables of another network, or of another input size."""
         known = self.known_plan()
         if known is None:
             return

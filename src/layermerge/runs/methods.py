@@ -144,7 +144,7 @@ def _pruned(context: Context, method: str, budget: str) -> tuple[Variant, Rewrit
 
 
 def _traced(context: Context, module: nn.Module) -> Trace:
-    """Another network in the context's stead, traced as its own was."""
+    """Another network in place of the context's, traced as its own was."""
     return trace(module, context.inputs, free_size=context.trace.free_size)
 
 

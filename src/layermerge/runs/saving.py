@@ -138,7 +138,7 @@ def _read_weights(place: NetworkDirectory) -> dict[str, Tensor]:
         raise ArtifactError(f"'{path}' cannot be read ({error}); it is truncated or not a safetensors file") from error
     if metadata.get("solution") != digest(place.solution.read_text(encoding="utf-8")):
         raise ArtifactError(
-            f"'{path}' does not belong to the '{place.solution.name}' beside it; save the network again"
+            f"'{path}' does not belong to the '{place.solution.name}' next to it; save the network again"
         )
     return state
 
