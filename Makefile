@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # Settings that make torch use the kernels of other processors. MKL, onnxruntime and OpenVINO choose their own: not covered.
 PROCESSORS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
 
-.PHONY: install demo test test-processors check sweep docs clean
+.PHONY: install demo test test-processors check sweep docs tutorial clean
 
 install: .venv/installed
 
@@ -40,6 +40,7 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(MAKE) docs
 	$(TEST)
 
 # Packages with networks that only the sweep needs. Their own requirements would replace torch or add a desktop's libraries;
@@ -55,8 +56,15 @@ sweep: .venv/swept
 	$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile=sweep -s --durations=0
 	$(MAKE) test-processors
 
+# The site, in build/site: open build/site/index.html. Any broken link or anchor is an error.
+# Material announces its successor at every start, which is nothing for a reader of this output to act on.
 docs: install
-	$(BIN)/python scripts/make_api_reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "built: build/site/index.html; with search: $(BIN)/python -m http.server --directory build/site"
+
+# Executes the tutorial's notebook, and keeps its outputs and its report for the site.
+tutorial: install
+	$(BIN)/python scripts/make_tutorial.py
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

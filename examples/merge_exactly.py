@@ -48,7 +48,7 @@ def main() -> None:
     spans = {(block.start, block.end) for block in trace.blocks}
     order = [c for c in menu.candidates if (c.start, c.end) in spans and c.kept == c.layers]
     net = lm.rewrite(trace, order).eval()  # trains like any module
-    fast = lm.merge(net)  # fewer convs, the same function, checked on the spot
+    fast = lm.merge(net)  # fewer convs, the same function, checked immediately
 
     with torch.no_grad():
         x = loaded.example_inputs[:1]

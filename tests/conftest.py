@@ -63,7 +63,7 @@ def _fixed_seeds() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_table_of_onnx_operators() -> Iterator[None]:
-    """Torch builds its table of ONNX operators anew for each export, half of what a small one takes: here once a process."""
+    """Torch builds its table of ONNX operators again for each export, half of what a small one takes: here once a process."""
     export = torch.onnx.export
 
     @cache

@@ -101,7 +101,7 @@ class UNet(nn.Module):
 
 
 class Gated(nn.Module):
-    """A branch that is no chain, with a gate that divides by the size of its map."""
+    """A branch that is not a chain, with a gate that divides by the size of its map."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 
 With prices instead of a clock all that a run leaves is determined: byte for byte. With a real runtime (`real`) times differ,
 so what is compared is that every row that was there stays as it was, and that none is there twice. Children are forked, so
-that torch is imported once; each goes on where the one before was killed. Prints how many were killed at work.
+that torch is imported once; each continues where the one before was killed. Prints how many were killed at work.
 """
 
 from __future__ import annotations

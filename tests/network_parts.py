@@ -117,7 +117,7 @@ class Pad:
 
 @dataclass(frozen=True)
 class Shift:
-    """One value a channel, computed from the network's second input, is added."""
+    """One value per channel, computed from the network's second input, is added."""
 
     name: str
     channels: int
@@ -146,7 +146,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Concat:
-    """Paths that read the same map, one behind the other along the channels."""
+    """Paths that read the same map, one after the other along the channels."""
 
     branches: tuple[Path, ...]
 

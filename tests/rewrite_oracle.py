@@ -67,7 +67,7 @@ class Block:
 def block_of(part: Sum) -> Block | None:
     """The path with more convs is the body; among equals the one with the larger kernels, then the first.
 
-    The shortcut has one conv at most and no sum of its own. Where a path is no chain, it is the body if the other is empty.
+    The shortcut has one conv at most and no sum of its own. Where a path is not a chain, it is the body if the other is empty.
     """
     paths = (part.first, part.second)
     if any(isinstance(inside, Tap) for path in paths for inside in every_part(path)):

@@ -1,7 +1,7 @@
 """Sweeps published networks and writes docs/models.md: what is reached in each, and whether it is exact.
 
 Run: python tests/sweep_models.py [--jobs 2] [--only GLOB] [--again GLOB]
-A sweep that was interrupted goes on where it stopped, as long as neither the sources nor the libraries have changed.
+A sweep that was interrupted continues where it stopped, as long as neither the sources nor the libraries have changed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument(
         "--again", default="", help="networks to examine again, as a glob; 'failed' for all that failed"
     )
-    parser.add_argument("--choose", action="store_true", help="choose the models of timm anew, and nothing else")
+    parser.add_argument("--choose", action="store_true", help="choose the models of timm again, and nothing else")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.choose:

@@ -24,11 +24,19 @@ LINKS = [
 ]
 
 
-def test_readme_has_its_two_commands_and_they_exist() -> None:
+def test_readme_has_its_commands_and_they_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in ("demo", "test"):
+    for target in ("demo", "test", "docs"):
         assert f"\nmake {target} " in README
         assert f"\n{target}: install" in makefile
+
+
+def test_readme_shows_a_small_picture_of_a_report_and_how_to_cite() -> None:
+    (picture,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+    content = (ROOT / picture).read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert len(content) < 300_000
+    assert "@inproceedings{kim2024layermerge," in README
 
 
 def test_readme_commands_are_verbs_of_the_program() -> None:

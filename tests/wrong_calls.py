@@ -193,7 +193,7 @@ SURGERY: list[tuple[Call, str]] = [
     (lambda g: lm.rewrite(g.model, []), "trace is a Sequential; give what layermerge.trace"),
     (lambda g: lm.rewrite(g.trace, [], add_activation="yes"), "add_activation is 'yes'; give True or False"),
     (lambda g: lm.rewrite(g.trace, g.frontier), "candidates is a Frontier; give a list"),
-    (lambda g: lm.rewrite(g.trace, [replace(g.plan.candidates[0], layers=("stem",))]), "it is of another model"),
+    (lambda g: lm.rewrite(g.trace, [replace(g.plan.candidates[0], layers=("stem",))]), "it belongs to another model"),
     (
         lambda g: lm.calibrate(g.model, torch.zeros(50, 3, SIDE, SIDE)),
         "net is a Sequential; give what layermerge.rewrite",
@@ -218,7 +218,7 @@ SURGERY: list[tuple[Call, str]] = [
         "most_loss is 0.0; give a number between 0 and 1",
     ),
     (lambda g: lm.quantize(g.merged, g.inputs, "a.onnx", count=0), "count is 0; give a whole number of at least 1"),
-    (lambda g: lm.quantize(g.merged, g.inputs, "a.onnx", runtime="torch"), "runtime 'torch' reads no ONNX files"),
+    (lambda g: lm.quantize(g.merged, g.inputs, "a.onnx", runtime="torch"), "runtime 'torch' does not read ONNX files"),
     (lambda _: lm.merge(None), "module is None; give a torch.nn.Module"),
     (lambda g: lm.merge(g.model), "merge takes what rewrite returns, not Sequential"),
     (lambda g: lm.merge(g.merged), "merge takes what rewrite returns"),
@@ -227,7 +227,7 @@ SURGERY: list[tuple[Call, str]] = [
 ]
 
 MEASURING: list[tuple[Call, str]] = [
-    (lambda g: lm.measure_latency(g.plan, trace=g.other.trace), "the plan is of another network than the trace"),
+    (lambda g: lm.measure_latency(g.plan, trace=g.other.trace), "the plan belongs to another network than the trace"),
     (lambda g: lm.measure_latency(g.trace, trace=g.trace), "plan is a Trace; give what layermerge.plan"),
     (lambda g: lm.measure_latency(g.plan), "missing a required argument: 'trace'"),
     (lambda g: lm.measure_latency(g.plan, trace=g.model), "trace is a Sequential; give what layermerge.trace"),
@@ -249,7 +249,10 @@ MEASURING: list[tuple[Call, str]] = [
     (lambda g: g.latency.of(g.other.plan.candidates[0]), "is not of the plan"),
     (lambda g: g.latency.spread_of(g.other.plan.candidates[0]), "is not of the plan"),
     (lambda g: g.importance["nothing"], "has no row for 'nothing'"),
-    (lambda g: lm.measure_importance(g.trace, g.other.plan, g.task), "the plan is of another network than the trace"),
+    (
+        lambda g: lm.measure_importance(g.trace, g.other.plan, g.task),
+        "the plan belongs to another network than the trace",
+    ),
     (lambda g: lm.measure_importance(g.trace, g.plan, "cifar10"), "task is 'cifar10'; give a task, such as"),
     (lambda g: lm.measure_importance(g.plan, g.trace, g.task), "trace is a Plan; give what layermerge.trace"),
     (lambda g: lm.measure_importance(g.trace, g.plan), "missing a required argument: 'task'"),
@@ -275,9 +278,12 @@ MEASURING: list[tuple[Call, str]] = [
 ]
 
 SOLVING: list[tuple[Call, str]] = [
-    (lambda g: lm.solve(g.plan, g.other.latency, g.scores), "the latency table is of another network than the plan"),
+    (
+        lambda g: lm.solve(g.plan, g.other.latency, g.scores),
+        "the latency table belongs to another network than the plan",
+    ),
     (lambda g: lm.solve(g.plan, g.latency, g.other.importance), "measured for another network"),
-    (lambda g: lm.solve(g.plan, g.latency, g.latency.table), "holds no importance"),
+    (lambda g: lm.solve(g.plan, g.latency, g.latency.table), "is not an importance table"),
     (lambda g: lm.solve(g.plan, g.scores, g.latency), "latency is a dict; give what layermerge.measure_latency"),
     (lambda g: lm.solve(g.plan, g.latency), "missing a required argument: 'scores'"),
     (lambda g: lm.solve(g.trace, g.latency, g.scores), "plan is a Trace; give what layermerge.plan"),
@@ -384,7 +390,7 @@ TASKS: list[tuple[Call, str]] = [
     (lambda _: lm.tasks.Imitation(images()[0], teacher="net"), "teacher is 'net'; give a torch.nn.Module or None"),
     (lambda _: lm.tasks.Imitation(images()[0], augment="flip"), "unexpected keyword argument 'augment'"),
     (lambda _: lm.tasks.Imitation(images(10)[0]), "10 images are too few to imitate with"),
-    (lambda _: lm.tasks.Imitation(tensors()).example_inputs(), "Imitation knows no network to imitate"),
+    (lambda _: lm.tasks.Imitation(tensors()).example_inputs(), "Imitation has no network to imitate"),
     (lambda g: lm.finetune(g.rewritten, lm.tasks.Imitation(tensors()), lm.Recipe(steps=1)), "knows no network to im"),
     (lambda _: lm.tasks.NoiseSchedule("linear"), "a noise schedule is a tensor of numbers, not a str"),
     (lambda _: lm.tasks.NoiseSchedule.from_betas(steps=1), "a noise schedule needs two time steps or more"),
@@ -394,13 +400,13 @@ TASKS: list[tuple[Call, str]] = [
     (lambda _: lm.tasks.Preparation(augmentation="flip"), "unexpected keyword argument 'augmentation'"),
     (lambda _: lm.tasks.Preparation(normalise="imagenet"), "normalise is 'imagenet'; give a Statistics or None"),
     (lambda _: lm.tasks.Preparation(size="224"), "size is '224'; give a whole number"),
-    (lambda _: lm.tasks.Preparation.for_data_set("mnist"), "preparation knows no data set 'mnist'"),
+    (lambda _: lm.tasks.Preparation.for_data_set("mnist"), "preparation does not know the data set 'mnist'"),
     (lambda _: lm.tasks.Preparation.for_timm("resnet18"), "model is 'resnet18'; give a torch.nn.Module"),
     (lambda _: lm.tasks.Draw(seed=0, batch_size=0), "batch_size >= 1; got"),
     (lambda _: lm.tasks.Draw(seed=0, batch_size=2, share=(1, 1)), "a draw's share is"),
     (lambda _: lm.tasks.Draw(seed="0", batch_size=2), "seed is '0'; give a whole number"),
     (lambda _: lm.tasks.Score("accuracy", "high", 3), "value is 'high'; give a number"),
-    (lambda _: lm.tasks.load_images("cifar100:here"), "names no images; give"),
+    (lambda _: lm.tasks.load_images("cifar100:here"), "does not name a source of images; give"),
     (lambda _: lm.tasks.load_images(Path("here")), "spec is 'here'; give a text"),
 ]
 
@@ -417,7 +423,8 @@ FILES: list[tuple[Call, str]] = [
     (lambda g: lm.load("run", g.model), "does not exist; is 'run' a run directory"),
     (lambda g: lm.load(3, g.model), "run_dir is 3; give a path"),
     (lambda _: lm.load("run", "resnet18"), "model is 'resnet18'; give a torch.nn.Module"),
-    (lambda _: lm.load("run"), "missing a required argument: 'model'"),
+    (lambda _: lm.load("run"), "'run' does not exist; give the directory of a saved network, or a .pt2 or .onnx file"),
+    (lambda _: lm.load(), "missing a required argument: 'run_dir'"),
     (lambda g: lm.export(g.trace, "net.onnx", g.inputs), "module is a Trace; give a torch.nn.Module"),
     (lambda g: lm.export(g.merged, 3, g.inputs), "path is 3; give a path"),
     (lambda g: lm.export(g.merged, "net.tflite", g.inputs), "cannot export to 'net.tflite'"),

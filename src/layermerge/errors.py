@@ -21,7 +21,7 @@ def machine_failed(error: BaseException | None) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of somebody else's code says, cut to fit into a line of ours; its name where it says nothing."""
+    """What an error from other code says, cut to fit into a line of ours; its name where it says nothing."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:240]
 
@@ -86,7 +86,7 @@ class TableError(LayerMergeError):
 
 
 class TuningError(LayerMergeError):
-    """Training that cannot start, go on from what is on disk, or end well."""
+    """Training that cannot start, continue from what is on disk, or end well."""
 
 
 class RuntimeUnavailable(LayerMergeError):

@@ -93,12 +93,10 @@ def require_schema(name: str, version: object) -> None:
     if not isinstance(version, int) or isinstance(version, bool):
         raise ArtifactError(f"{name} has no schema_version, so layermerge did not write it; give another path")
     if version > SCHEMA:
-        raise ArtifactError(
-            f"{name} is of format {str(version)[:9]}, this layermerge reads {SCHEMA}; upgrade layermerge"
-        )
+        raise ArtifactError(f"{name} has format {str(version)[:9]}, this layermerge reads {SCHEMA}; upgrade layermerge")
     if version < SCHEMA:
         raise ArtifactError(
-            f"{name} is of an earlier format ({version}, now {SCHEMA}); it stays as it is: give another run directory"
+            f"{name} has an earlier format ({version}, now {SCHEMA}); it stays as it is: give another run directory"
         )
 
 

@@ -1,7 +1,7 @@
 """Progress: how far long work is, on stderr.
 
 In: a title, how much there is to do, and each part when it is done. Out: a bar with count, elapsed time and time left where
-stderr is a terminal; elsewhere plain lines, the first after some seconds and then few. Guarantees: nothing where it is not
+stderr is a terminal; elsewhere plain lines, the first after a few seconds and then few. Guarantees: nothing where it is not
 wanted, nothing on stdout.
 """
 

@@ -16,9 +16,10 @@ import real_networks
 import zoo
 from agreement import call, same_bits, tensors, worst
 from layermerge.baselines import channel_pruning
+from layermerge.baselines.channel_criteria import ChannelCriterion
 from layermerge.baselines.channel_pruning import channels_kept, prune_channels, prune_to_latency, search_ratio
 from layermerge.errors import BaselineError, BudgetError, InfeasibleBudget, MissingPackage
-from layermerge.runtimes.clock import ClockSettings, Sample
+from layermerge.runtimes.clock import Clocks, ClockSettings, Sample
 from zoo_registry import conv, image
 
 # Networks that Torch-Pruning follows; those of one layer, or whose every channel is an output, stay as they are.
@@ -167,6 +168,62 @@ def test_numbers_of_channels_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (pruned[5].in_features, pruned[5].out_features) == (4 * 64, 5)
 
 
+def conv_chain(widths: list[list[float]]) -> nn.Sequential:
+    """Convs of which each channel's weights have a size that is given; the last one's channels are outputs."""
+    layers: list[nn.Module] = []
+    before = 3
+    for sizes in [*widths, [1.0] * 5]:
+        layer = conv(before, len(sizes))
+        with torch.no_grad():
+            layer.weight.copy_(torch.tensor(sizes)[:, None, None, None].expand_as(layer.weight))
+        layers += [layer, nn.ReLU()]
+        before = len(sizes)
+    return nn.Sequential(*layers[:-1]).eval()
+
+
+@pytest.mark.usefixtures("unrounded")
+def test_the_weakest_of_a_layer_or_of_the_whole_network_go() -> None:
+    """Sizes by hand, in shares of the layer's mean, which is how groups are compared: the second layer's are all alike."""
+    net, x = conv_chain([[1.0, 9.0, 9.0, 9.0, 1.0, 1.0], [5.0, 5.0, 5.0, 5.0]]), image(3, 8, 8)(2)
+    each: Any = prune_channels(net, x, 0.25, ChannelCriterion("magnitude", "layer"))
+    assert [each[0].out_channels, each[2].out_channels] == [4, 3]
+    whole: Any = prune_channels(net, x, 0.3, ChannelCriterion("magnitude", "network"))
+    assert [whole[0].out_channels, whole[2].out_channels] == [3, 4]
+    assert torch.equal(whole[0].weight, net[0].weight[[1, 2, 3]])  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("unrounded")
+def test_taylor_takes_channels_that_the_loss_does_not_feel() -> None:
+    """The second conv reads two channels of the first alone, so the loss has no gradient in the others, however large."""
+    torch.manual_seed(0)
+    net: Any = nn.Sequential(conv(3, 6), nn.ReLU(), conv(6, 5)).eval()
+    x = image(3, 8, 8)(2)
+    with torch.no_grad():
+        net[2].weight[:, [0, 2, 3, 5]] = 0
+        net[0].weight[[0, 2, 3, 5]] *= 100
+
+    def gradients(network: nn.Module) -> None:
+        network(x).square().sum().backward()
+
+    pruned: Any = prune_channels(net, x, 0.6, ChannelCriterion("taylor", "layer", gradients))
+    assert torch.equal(pruned[0].weight, net[0].weight[[1, 4]])
+    assert all(parameter.grad is None for parameter in pruned.parameters())
+
+
+@pytest.mark.usefixtures("unrounded")
+def test_small_scales_of_norms_and_channels_like_the_others_go() -> None:
+    torch.manual_seed(0)
+    net: Any = nn.Sequential(conv(3, 4), nn.BatchNorm2d(4), nn.ReLU(), conv(4, 5)).eval()
+    x = image(3, 8, 8)(2)
+    with torch.no_grad():
+        net[1].weight.copy_(torch.tensor([3.0, 0.1, 2.0, 0.2]))
+    scaled: Any = prune_channels(net, x, 0.5, ChannelCriterion("scale"))
+    assert scaled[1].weight.tolist() == [3.0, 2.0]
+    plain = conv_chain([[5.0, 5.1, -9.0, 5.2]])
+    alike: Any = prune_channels(plain, x, 0.25, ChannelCriterion("geometric"))
+    assert -9.0 in alike[0].weight[:, 0, 0, 0].tolist()
+
+
 def test_rounding() -> None:
     for channels in range(1, 70):
         for unit in (1, 2, 4, 8):
@@ -186,6 +243,7 @@ def test_rounding() -> None:
         ({"ratio": 1.0}, r"the pruning ratio is 1\.0; give a share"),
         ({"ratio": -0.1}, r"the pruning ratio is -0\.1"),
         ({"ratio": float("nan")}, r"the pruning ratio is nan"),
+        ({"criterion": ChannelCriterion("taylor")}, r"criterion 'taylor' goes by gradients; give a task"),
         (
             {"example_inputs": torch.zeros(2, 4, 8, 8)},
             r"Sequential does not run on these example inputs: .*forward\(\)",
@@ -273,6 +331,7 @@ def test_what_is_timed_is_the_whole_network_beside_the_original(monkeypatch: pyt
 
     class Weighing:
         name = "torch"
+        clocks = Clocks.alike(ClockSettings(seconds=0.5))
 
         def prepare(self, module: nn.Module, inputs: Any, *, small: bool = False) -> int:
             assert not small
@@ -287,7 +346,7 @@ def test_what_is_timed_is_the_whole_network_beside_the_original(monkeypatch: pyt
     monkeypatch.setattr(channel_pruning, "make_runtime", lambda *_: Weighing())
     monkeypatch.setattr(channel_pruning, "_ROUNDS", 2)  # each traces the network; the search has tests of its own
     net = nn.Sequential(conv(3, 32), nn.BatchNorm2d(32), nn.ReLU(), conv(32, 32), nn.ReLU(), conv(32, 4)).eval()
-    settings: dict[str, Any] = {"batch_size": 3, "clock": ClockSettings(seconds=0.5)}
+    settings: dict[str, Any] = {"batch_size": 3}
     found = prune_to_latency(net, image(3, 8, 8)(2), "50%", original_ms=20.0, **settings)
     assert found.original_ms == 20.0
     assert 0 < found.measured_ms <= 10.0
@@ -300,9 +359,8 @@ def test_what_is_timed_is_the_whole_network_beside_the_original(monkeypatch: pyt
         prune_to_latency(net, image(3, 8, 8)(2), "half", **settings)
 
 
+@pytest.mark.usefixtures("quick_clocks")
 def test_on_a_real_runtime() -> None:
-    found = prune_to_latency(
-        chain(), image(3, 8, 8)(2), "100000%", clock=ClockSettings(warm_up=1, least_rounds=2, most_rounds=2)
-    )
+    found = prune_to_latency(chain(), image(3, 8, 8)(2), "100000%")
     assert found.ratio == 0.0
     assert found.measured_ms == found.original_ms > 0

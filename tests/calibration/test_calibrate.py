@@ -73,7 +73,7 @@ def test_an_activation_that_never_clips_costs_nothing_but_the_border() -> None:
 
 
 def test_what_reads_a_dropped_range_takes_up_scale_and_shift() -> None:
-    """The dropped block is a 1x1 that scales and shifts each channel: the conv behind it can do that too."""
+    """The dropped block is a 1x1 that scales and shifts each channel: the conv after it can do that too."""
     torch.manual_seed(0)
     scaling = nn.Conv2d(8, 8, 1, groups=8)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), scaling, nn.Identity(), nn.Conv2d(8, 4, 3)).eval()

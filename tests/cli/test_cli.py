@@ -156,7 +156,7 @@ def without(key: str) -> dict[str, torch.Tensor]:
         (without("4.bias") | {"9.bias": torch.zeros(4)}, "lacks '4.bias'"),
         (state("2") | {"9.bias": torch.zeros(4)}, "has unknown '9.bias'"),
         (state("2") | {"4.bias": torch.zeros(5)}, "has another shape for '4.bias'"),
-        ({"model": {"nested": 1}}, "holds no plain state_dict"),
+        ({"model": {"nested": 1}}, "does not hold a plain state_dict"),
     ],
 )
 def test_weights_of_another_model_are_refused(run: Run, tmp_path: Path, content: Any, message: str) -> None:
@@ -224,7 +224,7 @@ def test_bad_input_is_one_line_and_exit_code_2(run: Run, arguments: tuple[str, .
 @pytest.mark.parametrize("text", ["{}", "[]", '{"_class_name": "DDPMScheduler"}', '{"_class_name": "os"}'])
 def test_a_configuration_that_names_no_model_is_refused(run: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
-    assert "names no diffusers model class" in one_line(run("plan", "diffusers:config.json"))
+    assert "does not name a diffusers model class" in one_line(run("plan", "diffusers:config.json"))
 
 
 @pytest.mark.parametrize("arguments", [("plan",), ("plan", "timm:resnet34", "--rules", "mine"), ("bake",)])

@@ -95,14 +95,14 @@ def test_a_diffusion_model_is_compressed_and_served(run: Run) -> None:
     with torch.no_grad():
         ours = served(x, t).sample
     assert float((ours - torch.from_numpy(theirs)).abs().max()) <= 1e-5 * float(ours.abs().max())
-    # The score is the loss of what is served, and the original's is that of the network as it came.
+    # The score is the loss of what is served, and the original's is that of the network as it was given.
     task = Diffusion(*load_images("npz:grey.npz"), original, held_out=20, schedule=_scheduler())
     assert task.test(served).value == pytest.approx(stored["score"]["value"], rel=1e-4)
     assert task.test(original).value == pytest.approx(stored["original_score"]["value"], rel=1e-6)
 
     before = tiny_runs.contents(Path("a"))
     assert run("compress", "mine.yaml", "--run-dir", "a").code == 0
-    assert tiny_runs.contents(Path("a")) == before, "a second call does nothing anew"
+    assert tiny_runs.contents(Path("a")) == before, "a second call does nothing again"
 
 
 @pytest.mark.slow

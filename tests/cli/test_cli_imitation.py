@@ -96,7 +96,7 @@ def test_a_folder_of_images_is_all_that_a_detector_needs(run: Run) -> None:
     expected = np.mean([(((theirs - mine) ** 2).mean((0, 2)) / unit).mean() for theirs, mine, unit in pairs])
     assert stored["score"]["value"] == pytest.approx(expected, rel=1e-4)
 
-    # Nothing is done anew, and verbs need no more than the directory.
+    # Nothing is done again, and verbs need no more than the directory.
     before = tiny_runs.contents(Path("a"))
     again = run("compress", *FLAGS, "--run-dir", "a")
     assert again.code == 0, again.err
@@ -175,7 +175,7 @@ def test_images_take_the_size_that_the_input_says(run: Run) -> None:
 def test_labels_are_asked_for_where_they_are_needed(run: Run) -> None:
     Path("mine.yaml").write_text("data: {task: classification, source: 'images:photos'}", encoding="utf-8")
     said = one_line(run("compress", "mine.yaml", "--model", MODEL[1]))
-    assert "data: images:photos has no labels, which classification needs; say task: imitation" in said
+    assert "data: images:photos has no labels, which classification needs; set task: imitation" in said
     for given in ({}, {"task": tiny_runs.task(), "images": tiny_detector.images()}):
         with pytest.raises(RecipeError, match="compress takes either a task or images; give one of them"):
             lm.compress(tiny_detector.network(), **given)  # type: ignore[arg-type]

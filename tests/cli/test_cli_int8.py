@@ -1,4 +1,4 @@
-"""INT8 and float16 from the command line: files beside float32's figures, runs that are planned for INT8, refusals."""
+"""INT8 and float16 from the command line: files alongside float32's figures, runs that are planned for INT8, refusals."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_plan_reads_a_file(run: Run) -> None:
         (("--model", "onnx:photos"), "'photos' is a folder"),
         (("--model", "onnx:mine.yaml"), "'mine.yaml' is truncated or not an ONNX file"),
         (("--model", "onnx:net.onnx", "--input", "3x16x16"), "input 'image in' is 3x12x12, not 3x16x16"),
-        (("--model", "onnx:net.onnx", "--batch", "4"), "the network's file takes batches of 1; say batch_size: 1"),
+        (("--model", "onnx:net.onnx", "--batch", "4"), "the network's file takes batches of 1; set batch_size: 1"),
         (("--model", "onnx:odd.onnx"), "'odd.onnx': operator TopK of node 'best' cannot be read"),
     ],
 )

@@ -282,7 +282,7 @@ def nothing_written(folder: str = "d") -> bool:
         (("--model", "timm:resnt18"), "timm has no model 'resnt18'; did you mean"),
         (("--model", "python:absent:net"), "cannot import 'absent'"),
         (("--data", "npz:absent.npz"), "'absent.npz' does not exist; npz: needs the place of the images"),
-        (("--data", "webdataset:x"), "'webdataset:x' names no images; give imagefolder:PATH"),
+        (("--data", "webdataset:x"), "'webdataset:x' does not name a source of images; give imagefolder:PATH"),
         (("--data", "npz:mine.yaml"), "'mine.yaml' is truncated or not an .npz of plain arrays"),
         (("--budget", "soon"), "budgets.0: cannot read the budget 'soon'; write a share"),
         (("--method", "magic"), f"unknown method 'magic'; choose one of {', '.join(METHODS)}"),

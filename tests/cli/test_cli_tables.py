@@ -238,7 +238,7 @@ def test_bad_rows(run: Run, planned: Path, line: dict[str, Any], message: str) -
 def test_negative_latencies_are_refused(run: Run, planned: Path) -> None:
     (planned / LATENCY).unlink()
     write_latency(planned, scale=-1.0)
-    assert "is -0.9, which is no latency" in one_line(run("solve", "a"))
+    assert "is -0.9, which is not a latency" in one_line(run("solve", "a"))
 
 
 def test_a_whole_network_that_takes_no_time_is_refused(run: Run, planned: Path) -> None:

@@ -201,7 +201,7 @@ def test_other_kinds_of_pixels_are_refused(tmp_path: Path) -> None:
     Image.fromarray(np.ones((4, 4), np.float32)).save(file, format="TIFF")
     with pytest.raises(DataError) as raised:
         decode(file)
-    assert str(raised.value) == f"image '{file}' has pixels of kind F; give 8 bits a channel, grey or RGB"
+    assert str(raised.value) == f"image '{file}' has pixels of kind F; give 8 bits per channel, grey or RGB"
 
 
 @pytest.mark.filterwarnings("ignore:Image size:PIL.Image.DecompressionBombWarning")
@@ -248,7 +248,7 @@ def test_a_class_without_test_images_is_a_warning(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="have no images") as warned:
         load_images(f"imagefolder:{root}")
     assert [str(warning.message) for warning in warned] == [
-        f"'{root}/val': 1 of 2 classes have no images, such as 'dog'; the score says nothing of them"
+        f"'{root}/val': 1 of 2 classes have no images, such as 'dog'; the score says nothing about them"
     ]
 
 

@@ -82,7 +82,7 @@ def test_channels_may_come_first_and_floats_are_left_alone() -> None:
     images = ArrayImages("set", floats, torch.zeros(4, dtype=torch.int64))
     assert torch.equal(read(images, [2, 0], Preparation(), None), floats[[2, 0]])
     with pytest.raises(
-        DataError, match=r"set holds float images, which are prepared already; give uint8, or normalise"
+        DataError, match=r"set holds float images, which are already prepared; give uint8, or normalise"
     ):
         read(images, [0], Preparation(STATISTICS["imagenet"]), None)
 

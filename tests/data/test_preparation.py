@@ -35,7 +35,7 @@ def test_statistics_by_the_name_of_a_data_set() -> None:
     x = Preparation.for_data_set("fashion-mnist").finish(torch.full((1, 1, 2, 2), 51, dtype=torch.uint8))
     assert torch.allclose(x, torch.full((1, 1, 2, 2), (0.2 - 0.2860) / 0.3530))
     with pytest.raises(
-        DataError, match="knows no data set 'mnits'; it knows imagenet, cifar10, fashion-mnist, none, bytes"
+        DataError, match="does not know the data set 'mnits'; it knows imagenet, cifar10, fashion-mnist, none, bytes"
     ):
         Preparation.for_data_set("mnits")
 

@@ -131,7 +131,7 @@ def test_truncated_cifar10_files_are_named(
 
 
 def test_cifar10_that_is_refused(tmp_path: Path) -> None:
-    assert "holds no CIFAR-10; it needs data_batch_1.bin" in refused(f"cifar10:{tmp_path}")
+    assert "does not hold CIFAR-10; it needs data_batch_1.bin" in refused(f"cifar10:{tmp_path}")
     (tmp_path / "cifar-10-batches-py").mkdir()
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"\x80\x02}")
     message = refused(f"cifar10:{tmp_path}")
@@ -251,7 +251,7 @@ def test_a_network_learns_the_embedded_images() -> None:
 @pytest.mark.parametrize("spec", ["imagenet", "mnist:x", "cifar10", "cifar10:", ""])
 def test_unknown_sources_list_the_known_ones(spec: str) -> None:
     known = "imagefolder:PATH, cifar10:PATH, fashion-mnist:PATH, npz:PATH or embedded"
-    assert refused(spec) == f"'{spec}' names no images; give {known}"
+    assert refused(spec) == f"'{spec}' does not name a source of images; give {known}"
 
 
 @pytest.mark.parametrize("kind", ["imagefolder", "cifar10", "fashion-mnist", "npz"])

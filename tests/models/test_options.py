@@ -1,4 +1,4 @@
-"""Options behind a model's name: architectures can be described, files and code cannot be named."""
+"""Options after a model's name: architectures can be described, files and code cannot be named."""
 
 from __future__ import annotations
 

@@ -330,7 +330,7 @@ def test_loops_functions_and_other_domains_are_refused(tmp_path: Path) -> None:
         file.write_bytes(model.SerializeToString())
         assert f"{words} holds a graph of its own; control flow cannot be traced" in refused(file)
     theirs = changed(file, lambda model: setattr(model.graph.node[0], "domain", "com.example"))
-    assert "operator Conv of node 'conv' is of the domain 'com.example'" in refused(theirs)
+    assert "operator Conv of node 'conv' is in the domain 'com.example'" in refused(theirs)
 
     def define(model: Any) -> None:
         model.functions.add(name="Mine", domain="local")

@@ -1,4 +1,4 @@
-"""Residual branches that are no chain: numbered together, and dropped whole by one candidate."""
+"""Residual branches that are not chains: numbered together, and dropped whole by one candidate."""
 
 from __future__ import annotations
 

@@ -267,8 +267,8 @@ REFUSED: dict[str, tuple[Any, Any, str, str]] = {
         "a.onnx",
         "has nothing to quantise: no conv and no linear",
     ),
-    "old": ("old.onnx", IMAGES, "a.onnx", "is of opset 9, quantising per channel needs 13, and onnx cannot convert it"),
-    "twice": ("int8.onnx", IMAGES, "a.onnx", "'int8.onnx' is quantised already; give the float32 network"),
+    "old": ("old.onnx", IMAGES, "a.onnx", "has opset 9, quantising per channel needs 13, and onnx cannot convert it"),
+    "twice": ("int8.onnx", IMAGES, "a.onnx", "'int8.onnx' is already quantised; give the float32 network"),
     "folder": (network(), "images", "a.onnx", "a folder does not say which size this network takes"),
 }
 
@@ -291,7 +291,9 @@ def test_refusals_are_one_line_and_write_nothing(name: str, tmp_path: Path, monk
 
 
 def test_runtimes_that_read_no_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(lm.LayerMergeError, match="runtime 'torch' reads no ONNX files; give onnxruntime or openvino"):
+    with pytest.raises(
+        lm.LayerMergeError, match="runtime 'torch' does not read ONNX files; give onnxruntime or openvino"
+    ):
         lm.quantize(network(), IMAGES, tmp_path / "a.onnx", runtime="torch")
     with pytest.raises(lm.LayerMergeError, match="unknown instruction set 'mmx'"):
         lm.quantize(network(), IMAGES, tmp_path / "a.onnx", instructions="mmx")

@@ -132,6 +132,8 @@ def made_up(layers: int = 12, *, name: str = "made-up", layer: str = "block{}.co
         "headline": 1 if len(results) > 1 else None,
         "headline_note": "",
         "model": "timm:resnet18",
+        "weights": None,
+        "license": None,
         "blocks": tuple(BlockSpan(f"block{place}", place, place + 2) for place in range(1, layers - 1, 3)),
         "curves": tuple(_curve(method) for method in ("layermerge", "layeronly")),
         "costs": (CostFacts(method="layermerge", cost=TableCost(entries=9, scored=5, importance_seconds=300.0)),),

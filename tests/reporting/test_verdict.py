@@ -81,7 +81,7 @@ def test_a_missed_budget_is_never_good() -> None:
     assert (just.tone, just.budget[:23]) == ("fair", "Budget missed by 0.8 %:")
     clearly = judged(accuracy(0.9), measured_ms=14.0, budget_kept=False)
     assert (clearly.tone, clearly.budget[:24]) == ("bad", "Budget missed by 16.7 %:")
-    assert "measures the file anew" in clearly.advice[0]
+    assert "measures the file again" in clearly.advice[0]
 
 
 def test_what_is_not_faster_is_bad() -> None:

@@ -55,5 +55,5 @@ def test_a_diffusion_recipe_adds_noise_and_conditions() -> None:
 @pytest.mark.parametrize("changes", [{"condition": "labels"}, {"noise": NoiseRecipe(steps=9)}])
 def test_noise_is_for_diffusion(changes: Any) -> None:
     """Said before the data is looked for."""
-    with pytest.raises(RecipeError, match="data: noise and condition are for diffusion; say task: diffusion"):
+    with pytest.raises(RecipeError, match="data: noise and condition are for diffusion; set task: diffusion"):
         DataRecipe(source="npz:absent", **changes).open(nn.Identity())

@@ -266,8 +266,8 @@ def test_the_file_of_another_network_beside_the_plan_is_refused(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        ("1", r"plan.json' is of an earlier format \(1, now 2\); it stays as it is: give another run directory"),
-        ("3", r"plan.json' is of format 3, this layermerge reads 2; upgrade layermerge"),
+        ("1", r"plan.json' has an earlier format \(1, now 2\); it stays as it is: give another run directory"),
+        ("3", r"plan.json' has format 3, this layermerge reads 2; upgrade layermerge"),
         ("1" * 5000, r"plan.json' is truncated or not JSON; remove it"),
         ('"two"', r"plan.json' has no schema_version"),
         ("true", r"plan.json' has no schema_version"),

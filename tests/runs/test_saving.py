@@ -264,8 +264,8 @@ def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: data.update(schema_version=3), "is of format 3, this layermerge reads 2; upgrade layermerge"),
-        (lambda data: data.update(schema_version=1), "is of an earlier format"),
+        (lambda data: data.update(schema_version=3), "has format 3, this layermerge reads 2; upgrade layermerge"),
+        (lambda data: data.update(schema_version=1), "has an earlier format"),
         (lambda data: data.update(schema_version="one"), "has no schema_version"),
         (lambda data: data.update(surprise=1), "is not a valid .*: surprise: there is no such key"),
         (lambda data: data.update(candidates=3), "is not a valid .*: candidates"),

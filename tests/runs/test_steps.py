@@ -1,4 +1,4 @@
-"""A whole run, checked from outside: the exported file in a session of its own, scores counted anew, every file's bytes."""
+"""A whole run, checked from outside: the exported file in a session of its own, scores counted again, every file's bytes."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_a_budget_out_of_reach_is_said_and_leaves_tables_only(copied: Path) -> N
 
 
 def test_a_failure_that_passes_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The untouched network could not be scored once, say for want of memory; the next call tries again."""
+    """The untouched network could not be scored once, say for lack of memory; the next call tries again."""
     chosen = settings(runtime="priced-modules", method="layeronly")
     with monkeypatch.context() as patch:
         patch.setattr(tiny_runs.CountingTask, "evaluate", lambda *_: 1 / 0)

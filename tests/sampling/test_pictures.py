@@ -243,5 +243,5 @@ def test_image_folders_keep_their_size(tmp_path: Path) -> None:
 
 def test_places_that_are_none(tmp_path: Path) -> None:
     assert "is not a place of images; give a folder" in refused(tmp_path / "absent")
-    assert "names no images" in refused("nothing:here")
+    assert "does not name a source of images" in refused("nothing:here")
     assert "does not exist" in refused(f"npz:{tmp_path}/absent.npz")

@@ -1,4 +1,4 @@
-"""The loop that learns: rows of a choice are timed anew, corrected by what networks tell, and never measured twice."""
+"""The loop that learns: rows of a choice are timed again, corrected by what networks tell, and never measured twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums held against whole networks: what does not add up is found, each network is scored once, kills change nothing."""
+"""Sums checked against whole networks: what does not add up is found, each network is scored once, kills change nothing."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_choices_along_the_frontier_give_every_budget_an_estimate(tmp_path: Path
     listed = str(frontier)
     assert "estimated score" in listed
     assert str(frontier.solution(0).estimated) in listed
-    assert listed.endswith("95 of 100 lie within the interval")
+    assert listed.endswith("95 % lie within the interval")
 
 
 def test_fits_to_sums_are_those_of_the_textbook() -> None:

@@ -245,7 +245,9 @@ def refused(name: str, *candidates: lm.Candidate, match: str) -> None:
 def test_candidates_of_another_model() -> None:
     others = lm.plan(zoo.traced("plain"))
     refused("functional_relu", others["0-2:5x5g1"], match=r"covers '0'\.\. but this network has 'first'.*another model")
-    refused("dict_output", others["2-3:3x3g1"], match=r"lies outside the network's 2 layers; it is of another model")
+    refused(
+        "dict_output", others["2-3:3x3g1"], match=r"lies outside the network's 2 layers; it belongs to another model"
+    )
     other = others["0-1:3x3g1"]
     refused("plain", replace(other, end=0), match="another model")
     refused("plain", replace(other, start=-1), match="another model")

@@ -1,4 +1,4 @@
-"""What a branch takes beside its convs: charged to whatever keeps the branch, on a runtime whose passes take a known time."""
+"""What a branch takes besides its convs: charged to whatever keeps the branch, on a runtime whose passes take a known time."""
 
 from __future__ import annotations
 

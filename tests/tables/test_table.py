@@ -172,9 +172,9 @@ FIRST_LINES = {
     "other JSON": ('{"hello": 1}', "has no schema_version, so layermerge did not write it"),
     "no provenance": ('{"schema_version": 2}', "is not a layermerge table: its first line has no provenance"),
     "version that is no number": ('{"schema_version": "2", "provenance": {}}', "has no schema_version"),
-    "earlier": ('{"schema_version": 1, "provenance": {}}', r"is of an earlier format \(1, now 2\); it stays as it is"),
-    "later": ('{"schema_version": 99, "provenance": {}}', "is of format 99, this layermerge reads 2; upgrade"),
-    "4000 digits": ('{"schema_version": 9' + "0" * 4000 + "}", "is of format 900000000, this layermerge reads 2"),
+    "earlier": ('{"schema_version": 1, "provenance": {}}', r"has an earlier format \(1, now 2\); it stays as it is"),
+    "later": ('{"schema_version": 99, "provenance": {}}', "has format 99, this layermerge reads 2; upgrade"),
+    "4000 digits": ('{"schema_version": 9' + "0" * 4000 + "}", "has format 900000000, this layermerge reads 2"),
     "5000 digits": ('{"schema_version": 9' + "0" * 5000 + "}", "has a line that is not valid JSON"),
     "nested": ('{"schema_version": ' + "[" * 100_000, "has a line that is not valid JSON"),
 }
@@ -200,7 +200,7 @@ def test_an_absent_key_is_an_error(tmp_path: Path) -> None:
 
 
 def _fill_in_a_child(path: Path) -> int:
-    """Forked, so that nothing is imported anew."""
+    """Forked, so that nothing is imported again."""
     child = os.fork()
     if child == 0:
         with warnings.catch_warnings():

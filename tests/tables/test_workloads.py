@@ -82,7 +82,7 @@ def test_identities_have_a_workload_only_where_they_leave_something_behind(name:
         ("plain", "1-2:identity", ("ReLU",)),
         ("basic", "1-2:identity", ("ReLU",)),  # the body's first conv goes, its activation stays
         ("basic", "2-3:identity", ("add", "ReLU")),
-        ("basic", "1-3:identity", ("ReLU",)),  # the emptied body takes its add along; the activation behind it stays
+        ("basic", "1-3:identity", ("ReLU",)),  # the emptied body takes its add along; the activation after it stays
         ("inverted", "0-3:identity", ()),  # nothing stands behind this block's add
         ("inverted", "3-6:identity", ()),
     ],

@@ -176,7 +176,10 @@ def test_logits_are_found(wrap: Any) -> None:
     [
         ("text", "the network gives a str, not images x classes; wrap it so that it returns its logits"),
         (torch.zeros(3, 5, 2, 2), r"the network gives a tensor of shape \(3, 5, 2, 2\), not images x classes"),
-        (torch.zeros(3, 4), "the train arrays has label 4, but the network has 4 outputs; it is of another data set"),
+        (
+            torch.zeros(3, 4),
+            "the train arrays has label 4, but the network has 4 outputs; it belongs to another data set",
+        ),
     ],
 )
 def test_outputs_that_are_refused(output: Any, message: str) -> None:
@@ -187,7 +190,7 @@ def test_outputs_that_are_refused(output: Any, message: str) -> None:
 def test_a_network_of_more_outputs_than_classes_is_a_warning_once() -> None:
     pixels, labels = arrays(40)
     mine = Classification((pixels, labels * 0), (pixels, labels * 0))
-    message = "the train arrays has images of 1 of the network's 2 classes; scores say nothing of the others"
+    message = "the train arrays has images of 1 of the network's 2 classes; scores say nothing about the others"
     with pytest.warns(UserWarning, match=message) as warned:
         mine.evaluate(lambda images: torch.eye(2)[[0] * len(images)])
     assert len(warned) == 1

@@ -257,7 +257,7 @@ def test_networks_that_do_not_fit_are_refused_at_once() -> None:
 def test_data_and_settings_that_do_not_fit_are_refused() -> None:
     pixels, labels = arrays(50)
     assert refusal(lambda: Diffusion((pixels * 2 - 1, labels), (pixels, labels), TinyNet())).startswith(
-        "diffusion takes images in [0, 1], these reach from -"
+        "diffusion takes images in [0, 1], but these range from -"
     )
     normal = Preparation(normalise=Statistics((0.5, 0.5), (0.5, 0.5)))
     assert "leave out the normalisation" in refusal(lambda: task(preparation=normal))

@@ -379,7 +379,7 @@ class Infinite(Scaled):
     [
         (
             lambda: Imitation(photos(19)),
-            "19 images are too few to imitate with; give at least 20, better some hundreds",
+            "19 images are too few to imitate with; give at least 20, better a few hundred",
         ),
         (lambda: Imitation(cast("Any", 3)), "images are a int; give a folder, a tensor"),
         (lambda: Imitation([]), "the images hold nothing"),
@@ -387,11 +387,11 @@ class Infinite(Scaled):
         (lambda: Imitation([(photos(3), 1)]), "hold something that is not a tensor"),
         (lambda: Imitation([photos(3), photos(3)[:, :2]]), "are not of one shape"),
         (lambda: Imitation((photos(3), "a")), "hold Tensor and str; give tensors or arrays"),
-        (lambda: Imitation((photos(30), photos(20))), "hold 20 and 30 examples; give one row an example"),
+        (lambda: Imitation((photos(30), photos(20))), "hold 20 and 30 examples; give one row per example"),
         (lambda: Imitation(torch.tensor(1.0)), "is a single number"),
         (lambda: Imitation("nowhere"), "'nowhere' does not exist; give a folder of images"),
         (lambda: Imitation(__file__), "is not a folder"),
-        (lambda: Imitation(Path(__file__).parent), "has no images, nor have folders in it; they end in .bmp"),
+        (lambda: Imitation(Path(__file__).parent), "has no images, and neither do the folders in it; they end in .bmp"),
         (lambda: Imitation(photos(), held_out_from=30), "held_out_from counts images of which a part is set aside"),
         (lambda: Imitation(photos(), teacher=nn.Conv2d(1, 1, 1)), "Conv2d cannot take images of 3 x 4 x 4: .*made for"),
         (

@@ -110,4 +110,6 @@ def test_schedulers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     documents: list[Any] = [{"_class_name": "UNet2DModel"}, {"_class_name": "Nothing"}, {}, []]
     for document in documents:
         file.write_text(json.dumps(document), encoding="utf-8")
-        assert "names no diffusers scheduler under '_class_name'" in refusal(lambda: NoiseSchedule.read(tmp_path))
+        assert "does not name a diffusers scheduler under '_class_name'" in refusal(
+            lambda: NoiseSchedule.read(tmp_path)
+        )

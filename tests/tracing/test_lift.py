@@ -72,7 +72,7 @@ def test_train_mode_computes_the_same_and_moves_the_same_buffers(case: Case) -> 
         with torch.no_grad():
             outputs.append(tensors(call(model, case.seen.inputs(3))))
     expected, actual = outputs
-    # The head's result follows the main one, and is no part of the traced network.
+    # The head's result follows the main one, and is not part of the traced network.
     main = expected[: len(actual)] if case.name in AUXILIARY else expected
     # Sums in another memory layout are the only difference allowed.
     assert worst(main, actual) <= 1e-5

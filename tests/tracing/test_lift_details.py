@@ -177,3 +177,32 @@ def test_the_batch_stays_free_where_a_model_keeps_what_it_computed_for_a_shape()
             given = torch.randn(batch, 3, 8, 8)
             assert relative_difference(model(given), lifted(given)) <= 1e-6
         model(x)
+
+
+class _Viewing(nn.Module):
+    """Looks at maps in ways that ask for the usual strides; optionally writes through one of them."""
+
+    def __init__(self, *, writing: bool) -> None:
+        super().__init__()
+        self.writing = writing
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.head = nn.Linear(8 * 36, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = self.second(torch.relu(self.first(x)))
+        if self.writing:
+            maps.view(-1, 8 * 36)[:, ::2].mul_(0.5)
+        scores: Tensor = self.head(maps.view(x.size(0), -1))
+        return scores
+
+
+@pytest.mark.parametrize("writing", [False, True])
+def test_images_may_come_in_channels_last_whatever_views_the_network_takes(writing: bool) -> None:
+    """The model itself raises there; what it computes for the usual layout is known."""
+    torch.manual_seed(0)
+    model, x = _Viewing(writing=writing).eval(), torch.randn(3, 3, 6, 6)
+    other = x.contiguous(memory_format=torch.channels_last)
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        model(other)
+    for net in (lm.trace(model, x).module, lm.rewrite(lm.trace(model, x), [])):
+        assert relative_difference(model(x), net(other)) <= 1e-6

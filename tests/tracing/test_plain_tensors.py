@@ -123,7 +123,7 @@ def test_a_tensor_that_one_call_leaves_to_the_next() -> None:
 
 
 class Caching(nn.Module):
-    """Computes its bias anew in train mode, once in eval mode."""
+    """Computes its bias again in train mode, once in eval mode."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -176,7 +176,7 @@ def test_a_checkpoint_of_an_earlier_format_is_refused(tmp_path: Path) -> None:
     with safe_open(path, framework="pt") as file:
         header = json.loads(file.metadata()["layermerge"])
     tensors = load_file(path)
-    for version, message in ((1, "is of an earlier format (1, now 2)"), ("new", "has no schema_version")):
+    for version, message in ((1, "has an earlier format (1, now 2)"), ("new", "has no schema_version")):
         save_file(tensors, path, metadata={"layermerge": json.dumps(header | {"schema_version": version})})
         assert message in refusal(tmp_path)
     save_file(tensors, path, metadata={"layermerge": json.dumps(header | {"step": "many"})})

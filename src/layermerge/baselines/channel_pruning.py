@@ -2,7 +2,7 @@
 
 In: a trained module, example inputs, and the share of channels to remove or a latency budget. Out: a pruned copy.
 Guarantees: the module given is left as it was; the copy runs on the same inputs and its outputs have the same shapes.
-Channels that must go together go together; those with the smallest magnitude go first.
+Channels that must go together go together; the weakest by a criterion go first, of each layer or of the whole network.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from layermerge.baselines.channel_groups import ChannelGroup, find_groups, torch_pruning
+from layermerge.baselines.channel_criteria import Across, ChannelCriterion
+from layermerge.baselines.channel_groups import ChannelGroup, find_groups
 from layermerge.errors import BaselineError, InfeasibleBudget, LayerMergeError, first_line
 from layermerge.runtimes.base import Pass, Runtime
-from layermerge.runtimes.clock import ClockSettings
 from layermerge.runtimes.registry import make_runtime
 from layermerge.solving.budget import budget_ms
 from layermerge.surgery.merge import merge
@@ -40,8 +40,10 @@ _MOST = 0.98
 _ROOM = 0.02
 
 
-def prune_channels(model: nn.Module, example_inputs: Any, ratio: float) -> nn.Module:
-    """A copy of the network without `ratio` of the channels of each layer.
+def prune_channels(
+    model: nn.Module, example_inputs: Any, ratio: float, criterion: ChannelCriterion = ChannelCriterion()
+) -> nn.Module:
+    """A copy of the network without `ratio` of the channels of each layer, or of all together.
 
     Numbers of channels stay multiples of four and of what norms, grouped convs and attention heads divide them by; a layer
     too narrow for that stays whole.
@@ -54,7 +56,14 @@ def prune_channels(model: nn.Module, example_inputs: Any, ratio: float) -> nn.Mo
     pruned = copy.deepcopy(model)
     with _explained(f"{name} cannot lose channels", "choose another baseline for it"):
         with _following_gradients(pruned):
-            _remove_weakest(find_groups(pruned, inputs), ratio)
+            groups = find_groups(pruned, inputs)
+            if criterion.needs_gradients:
+                if criterion.gradients is None:
+                    raise BaselineError(
+                        f"criterion '{criterion.measure}' goes by gradients; give a task to take them of"
+                    )
+                criterion.gradients(pruned)
+            _remove_weakest(groups, ratio, criterion)
         _renew_notes(pruned, model)
         shapes = _output_shapes(pruned, inputs)
     if shapes != expected:
@@ -80,7 +89,7 @@ def prune_to_latency(
     runtime: str | Runtime = "torch",
     original_ms: float | None = None,
     batch_size: int = 1,
-    clock: ClockSettings | None = None,
+    criterion: ChannelCriterion = ChannelCriterion(),
 ) -> PrunedChannels:
     """The network that loses the fewest channels and keeps the budget ("60%", "1.8x" or "12ms"), measured on the runtime.
 
@@ -88,7 +97,7 @@ def prune_to_latency(
     seven rounds of pruning, tracing and a few seconds of timing.
     """
     chosen = make_runtime(runtime)
-    stopwatch = clock or chosen.clocks.whole
+    stopwatch = chosen.clocks.whole
 
     def prepare(module: nn.Module) -> Pass:
         traced = trace(module, example_inputs)
@@ -102,7 +111,8 @@ def prune_to_latency(
         samples = chosen.time({"original": original, "pruned": prepare(module)}, stopwatch)
         return samples["pruned"].value_ms / samples["original"].value_ms * whole_ms
 
-    return search_ratio(partial(prune_channels, model, example_inputs), measure, budget_ms(budget, whole_ms), whole_ms)
+    prune = partial(prune_channels, model, example_inputs, criterion=criterion)
+    return search_ratio(prune, measure, budget_ms(budget, whole_ms), whole_ms)
 
 
 def search_ratio(
@@ -161,21 +171,23 @@ def _following_gradients(model: nn.Module) -> Iterator[None]:
         parameter.grad = None
 
 
-def _remove_weakest(groups: list[ChannelGroup], ratio: float) -> None:
+def _remove_weakest(groups: list[ChannelGroup], ratio: float, criterion: ChannelCriterion) -> None:
     # All are ranked before any goes: removing a channel changes the weights of the layers that read it.
-    ranked = [(group, scores) for group in groups if (scores := _scores(group)) is not None]
-    for group, scores in ranked:
-        kept = channels_kept(len(scores) * group.parts, ratio, math.lcm(group.parts, ROUND_TO))
+    ranked = [(group, scores) for group in groups if (scores := criterion.scores(group)) is not None]
+    for (group, scores), share in zip(ranked, _shares(ranked, ratio, criterion.across), strict=True):
+        kept = channels_kept(len(scores) * group.parts, share, math.lcm(group.parts, ROUND_TO))
         weakest = scores.argsort(stable=True)[: len(scores) - kept // group.parts].tolist()
         if weakest:
             group.remove(sorted(part * len(scores) + place for part in range(group.parts) for place in weakest))
 
 
-def _scores(group: ChannelGroup) -> Tensor | None:
-    """Group magnitudes, their mean over the parts: a grouped conv has to lose the same places of each group."""
-    scores: Tensor | None = torch_pruning().importance.GroupMagnitudeImportance(p=2)(group.found)
-    # Parts that do not divide the channels are those of a concatenation, which a norm divides elsewhere.
-    return None if scores is None or len(scores) % group.parts else scores.reshape(group.parts, -1).mean(0)
+def _shares(ranked: list[tuple[ChannelGroup, Tensor]], ratio: float, across: Across) -> list[float]:
+    """What each group loses: the same share, or what lies below one threshold for the whole network."""
+    if across == "layer" or not ranked or not ratio:
+        return [ratio] * len(ranked)
+    together = torch.cat([scores for _, scores in ranked]).sort().values
+    threshold = together[min(len(together) - 1, int(ratio * len(together)))]
+    return [float((scores < threshold).double().mean()) for _, scores in ranked]
 
 
 def channels_kept(channels: int, share: float, unit: int) -> int:

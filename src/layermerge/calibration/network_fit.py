@@ -68,9 +68,9 @@ class NetworkFit:
         return None if module is None or any(True for _ in module.parameters()) else module
 
     def _count_outputs(self, place: Place) -> int:
-        given, batches = next(self.fitted.each(place)), self.fitted.student.batches
+        target, batches = next(self.fitted.targets(place)), self.fitted.student.batches
         images = sum(inputs.batch for inputs in batches)
-        return given.target.numel() // given.target.shape[1] * images // batches[0].batch
+        return target.numel() // target.shape[1] * images // batches[0].batch
 
     def _write(self, place: Place, kernel: Kernel, form: FitForm) -> None:
         if place.region is None:

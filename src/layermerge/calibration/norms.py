@@ -7,9 +7,11 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, fx
 
+from layermerge.calibration.sample import Sample, Sources, batch_size_for
 from layermerge.calibration.walk import Walk, region_order
 from layermerge.surgery.fitted import Norm
 from layermerge.surgery.rewrite import RewrittenModule
+from layermerge.tracing.modes import evaluating
 
 
 def stale_norms(module: RewrittenModule, unchanged: Collection[fx.Node]) -> list[Norm]:
@@ -29,6 +31,14 @@ def stale_norms(module: RewrittenModule, unchanged: Collection[fx.Node]) -> list
     return found
 
 
+def settle_norms(net: RewrittenModule, images: Sources, count: int) -> None:
+    """Takes all running statistics anew from `count` images; of a network that has lost channels, say."""
+    sample = Sample.of(images, net.surgery.inputs, count, batch_size_for(net.surgery.structure))
+    norms = [module for module in net.modules() if isinstance(module, Norm) and module.track_running_stats]
+    with evaluating(net):
+        reestimate(norms, Walk(net, sample.fitted, 0))
+
+
 def reestimate(norms: Sequence[Norm], walk: Walk) -> dict[Tensor, Tensor]:
     """Takes the norms' statistics from one pass over the walk's batches, and returns what they were, by buffer."""
     buffers = [buffer for norm in norms for buffer in norm.buffers()]
@@ -38,9 +48,10 @@ def reestimate(norms: Sequence[Norm], walk: Walk) -> dict[Tensor, Tensor]:
         norm.reset_running_stats()
         norm.momentum = None  # the mean over all batches
         norm.train()
-    with torch.no_grad():
-        for _ in walk.outputs():
-            pass
+    if norms:
+        with torch.no_grad():
+            for _ in walk.outputs():
+                pass
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
         norm.eval()

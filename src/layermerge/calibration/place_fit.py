@@ -23,6 +23,7 @@ from layermerge.calibration.fits import (
     count_places,
     spread_places,
 )
+from layermerge.calibration.latest import Latest
 from layermerge.calibration.places import Place
 from layermerge.calibration.trainable import Spread
 from layermerge.calibration.walk import Walk
@@ -43,20 +44,14 @@ class Given:
     target: Tensor
 
 
-class Grams:
-    """Gram matrices of what kernels read of the original's maps, by map and geometry; the latest ones, up to some bytes."""
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """What fits of several networks share, of their original on one set of images: each part up to so many bytes."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
-        self._kept: dict[tuple[object, ...], Tensor] = {}
-
-    def find(self, key: tuple[object, ...]) -> Tensor | None:
-        return self._kept.get(key)
-
-    def keep(self, key: tuple[object, ...], gram: Tensor) -> None:
-        self._kept[key] = gram
-        while len(self._kept) > 1 and sum(one.nbytes for one in self._kept.values()) > self.most_bytes:
-            del self._kept[next(iter(self._kept))]
+    grams: Latest
+    """Gram matrices of what kernels read of the original's maps, by map and geometry."""
+    targets: Latest
+    """What the original computes, by node."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +60,7 @@ class Pair:
 
     student: Walk
     teacher: Walk
-    grams: Grams | None = None
-    """Where fits of several networks share them."""
+    shared: Shared | None = None
     same: Mapping[fx.Node, fx.Node] = field(default_factory=dict)
     """The student's nodes that compute what the original's do."""
 
@@ -74,16 +68,26 @@ class Pair:
         """Batch by batch; of a linear layer as maps of one pixel."""
         wanted = [place.source, *place.shifts.values(), *([place.joins] if place.joins else [])]
         given = self.student.each(wanted, before=place.start)
-        for (x, *rest), (target,) in zip(given, self.teacher.each([place.target]), strict=True):
+        for (x, *rest), target in zip(given, self.targets(place), strict=True):
             if place.region is None:
-                yield Given(_rows(x), {}, 0.0, _rows(target))
+                yield Given(_rows(x), {}, 0.0, target)
             else:
                 shifts = dict(zip(place.shifts, rest, strict=False))
                 yield Given(x, shifts, rest[-1] if place.joins else 0.0, target)
 
+    def targets(self, place: Place) -> Iterator[Tensor]:
+        """What the original computes there, batch by batch."""
+        known = self.shared.targets.find(place.target) if self.shared else None
+        found: list[Tensor] = []
+        for target in known or (value for (value,) in self.teacher.each([place.target])):
+            found.append(target)
+            yield _rows(target) if place.region is None else target
+        if self.shared and known is None:
+            self.shared.targets.keep(place.target, tuple(found))
+
     def shared_key(self, place: Place, form: FitForm, spec: ConvSpec) -> tuple[object, ...] | None:
         """What a Gram matrix depends on that other networks have too; None where it is the student's own."""
-        if self.grams is None or form != "kernel" or place.source not in self.same:
+        if self.shared is None or form != "kernel" or place.source not in self.same:
             return None
         return self.same[place.source].name, spec.kernel, spec.stride, spec.dilation, spec.padding, spec.groups
 
@@ -164,15 +168,16 @@ class PlaceFit:
             for block in blocks(self.form, self.kernel.spec, seen.given.x, seen.places, seen.output, residual):
                 moments.add(block, gram=not known)
         key = pair.shared_key(self.place, self.form, self.kernel.spec)
-        if pair.grams is not None and key is not None and moments.gram is not None:
-            pair.grams.keep(key, moments.gram)
+        if pair.shared is not None and key is not None and moments.gram is not None:
+            pair.shared.grams.keep(key, (moments.gram,))
         return moments
 
     def _known_gram(self, pair: Pair) -> Tensor | None:
         if (own := self._moments.get(pair)) is not None:
             return own.gram
         key = pair.shared_key(self.place, self.form, self.kernel.spec)
-        return pair.grams.find(key) if pair.grams is not None and key is not None else None
+        known = pair.shared.grams.find(key) if pair.shared is not None and key is not None else None
+        return None if known is None else known[0]
 
     def _error_behind(self, kernel: Kernel, function: Function) -> float:
         error = 0.0

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, fx
 
 from layermerge.calibration.fits import Effort
+from layermerge.calibration.latest import Latest
 from layermerge.calibration.network_fit import NetworkFit
 from layermerge.calibration.norms import reestimate, stale_norms
-from layermerge.calibration.place_fit import Grams, Pair
-from layermerge.calibration.places import Counterparts, unchanged
+from layermerge.calibration.place_fit import Pair, Shared
+from layermerge.calibration.places import Counterparts, Place, unchanged
 from layermerge.calibration.sample import Sample
 from layermerge.calibration.walk import Walk, region_order
 from layermerge.surgery.rewrite import RewrittenModule
@@ -27,8 +28,9 @@ from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.lift import LiftedModule
 
 _HELD_BYTES = 128 << 20
-"""Of what the original has computed, for each set of images; as much again for the targets of a fit."""
-_GRAM_BYTES = 128 << 20
+"""Of what the original has computed, for each set of images; as much again for Gram matrices."""
+_PART_BYTES = 64 << 20
+"""Of what one of both networks has computed within a trial, and of targets that others will ask for, too."""
 QUICK = Effort(most_unknowns=1536, places_per_unknown=8, fewest_places=1 << 12, rounds=0)
 
 Diverge = Callable[[Any, Any], Tensor]
@@ -43,7 +45,9 @@ class Trials:
         self._fitted, self._held_out, self._scored = (
             Walk(original, batches, _HELD_BYTES) for batches in (sample.fitted, sample.held_out, scored)
         )
-        self._grams = {walk: Grams(_GRAM_BYTES) for walk in (self._fitted, self._held_out)}
+        self._shared = {
+            walk: Shared(Latest(_HELD_BYTES), Latest(_PART_BYTES)) for walk in (self._fitted, self._held_out)
+        }
         with torch.no_grad():
             self._outputs = list(Walk(original, scored, 0).returned())
 
@@ -58,24 +62,27 @@ class Trials:
         same = unchanged(net, self.original)
         if (first := first_change(net, same)) is None:
             return torch.cat([self.diverge(outputs, outputs) for outputs in self._outputs])
-        pairs = (self._pair(self._fitted, net, same, first), self._pair(self._held_out, net, same, first))
         near = near_changes(net, same)
-        NetworkFit(net, self.original, pairs, QUICK).run(lambda place: everything or place.region in near)
-        reestimate(stale_norms(net, same), pairs[0].student)
-        if not everything:
-            NetworkFit(net, self.original, pairs, QUICK).run(lambda place: place.region is None)
+        self._fit(net, same, first, lambda place: everything or place.region in near)
         first = first_change(net, same)  # a fit may have replaced the node
         assert first is not None, "what differed still does"
+        reestimate(stale_norms(net, same), self._fitted.behind(net, same, first, 0))
+        if not everything:
+            self._fit(net, same, first, lambda place: place.region is None)
         returned = self._scored.behind(net, same, first, 0).returned()
         return torch.cat([self.diverge(mine, theirs) for mine, theirs in zip(returned, self._outputs, strict=True)])
 
+    def _fit(self, net: RewrittenModule, same: Counterparts, first: fx.Node, wanted: Callable[[Place], bool]) -> None:
+        pairs = (self._pair(self._fitted, net, same, first), self._pair(self._held_out, net, same, first))
+        NetworkFit(net, self.original, pairs, QUICK).run(wanted)
+
     def _pair(self, walk: Walk, net: RewrittenModule, same: Counterparts, first: fx.Node) -> Pair:
         """The network and its original from the first change on, on one set of images."""
-        student = walk.behind(net, same, first, 0)
+        student = walk.behind(net, same, first, _PART_BYTES)
         mine = {node: node for node in walk.order}
         after = max(walk.index[twin] for node, twin in same.items() if student.index[node] < student.index[first])
-        teacher = walk.behind(self.original, mine, walk.order[after + 1], _HELD_BYTES)
-        return Pair(student, teacher, self._grams[walk], same)
+        teacher = walk.behind(self.original, mine, walk.order[after + 1], _PART_BYTES)
+        return Pair(student, teacher, self._shared[walk], same)
 
 
 def first_change(net: RewrittenModule, same: Counterparts) -> fx.Node | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @app.command()
 @takes(
-    "budget", "model", "weights", "input", "free_size", "data", "images", "method", "label", "finetune", *RUNTIME, "workers",
+    "budget", "model", "weights", "input", "free_size", "data", "images", "method", "label", "license", "finetune", *RUNTIME, "workers",
     "executor", "address",
 )  # fmt: skip
 def compress(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @app.command()
-@takes("model", "weights", "input", "free_size", "data", "images", "budget", "method", "label")
+@takes("model", "weights", "input", "free_size", "data", "images", "budget", "method", "label", "license")
 def export(
     run_dir: RunArgument,
     to: Annotated[
@@ -40,6 +40,7 @@ def export(
 
     Example: layermerge export runs/a --budget 60% --to fast.onnx
     """
+    from layermerge.cli.cards import leave_card
     from layermerge.files import write_files
     from layermerge.runs.networks import find_network, merged
     from layermerge.runs.steps import count_convs
@@ -66,6 +67,7 @@ def export(
             write_files({path: lambda file: _copy(made, file)})
     else:
         write_export(fast, path, found.place.read_plan().example_inputs)
+    leave_card(run_dir, found)
     report(as_json, {"convs": count_convs(fast), "exported_to": str(path), "bytes": path.stat().st_size, **facts})
 
 

@@ -85,6 +85,13 @@ _SHARED: dict[str, tuple[str, Any]] = {
             typer.Option("--finetune", metavar="none", help="none: no training, the network stays as calibrated."),
         ],
     ),
+    "license": (
+        "license",
+        Annotated[
+            str | None,
+            typer.Option("--license", metavar="NAME", help="Of the weights, for the model card, such as apache-2.0."),
+        ],
+    ),
     "runtime": ("runtime", Annotated[str | None, typer.Option("--runtime", help="torch, onnxruntime, openvino, ...")]),
     "batch": ("batch_size", Annotated[int | None, typer.Option("--batch", "-b", min=1, help="Batch size to time.")]),
     "threads": ("threads", Annotated[int | None, typer.Option("--threads", min=1, help="Threads of the runtime.")]),

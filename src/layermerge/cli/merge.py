@@ -12,7 +12,7 @@ from layermerge.cli.flags import Flags, RunArgument, takes
 
 
 @app.command()
-@takes("model", "budget", "method", "label")
+@takes("model", "budget", "method", "label", "license")
 def merge(
     run_dir: RunArgument,
     out: Annotated[
@@ -29,6 +29,7 @@ def merge(
 
     Example: layermerge merge runs/a --budget 60%
     """
+    from layermerge.cli.cards import leave_card
     from layermerge.runs.networks import find_network, merged
     from layermerge.runs.saving import save
     from layermerge.runs.steps import count_convs
@@ -38,4 +39,6 @@ def merge(
     fast = merged(tuned)
     target = out or found.merged_place
     save(target, fast)
+    if out is None:
+        leave_card(run_dir, found)
     report(as_json, {"convs_before": count_convs(tuned), "convs_after": count_convs(fast), "saved_to": str(target)})

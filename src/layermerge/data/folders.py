@@ -1,7 +1,7 @@
 """Image folders: PATH/train/CLASS/*.jpg and PATH/val/CLASS/*.jpg, or images alone in any nesting. Out: FolderImages; files are
 opened only when read.
 
-Images have 8 bits a channel when they are read; 16 bits of grey are scaled to 8. What is skipped is said in a warning.
+Images have 8 bits per channel when they are read; 16 bits of grey are scaled to 8. A warning says what is skipped.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_image_folder(path: Path) -> tuple[Images, Images]:
         if len(empty):
             warnings.warn(
                 f"'{part.root}': {len(empty)} of {len(part.classes)} classes have no images, such as "
-                f"'{part.classes[empty[0]]}'; the score says nothing of them",
+                f"'{part.classes[empty[0]]}'; the score says nothing about them",
                 stacklevel=2,
             )
     return train, test
@@ -65,7 +65,7 @@ def read_images(path: Path) -> FolderImages:
     found = sorted(file for file in path.rglob("*") if file.is_file() and not _hidden(file.relative_to(path)))
     images = [file for file in found if file.suffix.lower() in SUFFIXES]
     if not images:
-        raise DataError(f"'{path}' has no images, nor have folders in it; they end in {', '.join(SUFFIXES)}")
+        raise DataError(f"'{path}' has no images, and neither do the folders in it; they end in {', '.join(SUFFIXES)}")
     others = (file for file in found if file.suffix.lower() not in SUFFIXES)
     _warn_of(path, Counter(file.suffix.lower() or "without a suffix" for file in others))
     return FolderImages(path.resolve().name, path, images, np.zeros(len(images), np.int64), ("images",))
@@ -148,7 +148,7 @@ def decode(file: Path) -> Any:
         raise _unreadable(file, error) from None
     if pixels > MOST_PIXELS:
         raise DataError(f"image '{file}' has {pixels:,} pixels; at most {MOST_PIXELS:,} are read: scale it down")
-    raise DataError(f"image '{file}' has pixels of kind {mode}; give 8 bits a channel, grey or RGB")
+    raise DataError(f"image '{file}' has pixels of kind {mode}; give 8 bits per channel, grey or RGB")
 
 
 def _ends(file: Path, size: int) -> str:

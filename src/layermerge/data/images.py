@@ -60,7 +60,7 @@ class Images(ABC):
 
 
 class ArrayImages(Images):
-    """Images in memory: uint8 N x H x W x C, or float N x C x H x W, which is taken as prepared already."""
+    """Images in memory: uint8 N x H x W x C, or float N x C x H x W, which is taken as already prepared."""
 
     def __init__(self, name: str, pixels: Any, labels: Any, classes: Sequence[str] | None = None) -> None:
         super().__init__(name, labels, classes)
@@ -84,7 +84,7 @@ class ArrayImages(Images):
         prepared = self.pixels.is_floating_point()
         if prepared and preparation.normalise is not None:
             raise DataError(
-                f"{self.name} holds float images, which are prepared already; give uint8, or normalise=None"
+                f"{self.name} holds float images, which are already prepared; give uint8, or normalise=None"
             )
         if preparation.augment in ("imagenet", "randaugment"):
             raise DataError(

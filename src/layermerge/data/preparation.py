@@ -46,7 +46,7 @@ STATISTICS: dict[str, Statistics | None] = {
     "none": None,
     "bytes": Statistics((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)),
 }
-"""`none` leaves pixels from 0 to 1; `bytes` has them from 0 to 255."""
+"""`none` leaves pixels from 0 to 1; `bytes` scales them to 0 to 255."""
 
 
 @checked(DataError)
@@ -77,15 +77,15 @@ class Preparation:
     @classmethod
     @checked(DataError)
     def for_data_set(cls, name: str, augment: Augment = "none") -> Preparation:
-        """Normalised as is usual for imagenet, cifar10 or fashion-mnist."""
+        """Normalised as is usual for this data set: imagenet, cifar10 or fashion-mnist."""
         if name not in STATISTICS:
-            raise DataError(f"preparation knows no data set '{name}'; it knows {', '.join(STATISTICS)}")
+            raise DataError(f"preparation does not know the data set '{name}'; it knows {', '.join(STATISTICS)}")
         return cls(normalise=STATISTICS[name], augment=augment)
 
     @classmethod
     @checked(DataError)
     def for_timm(cls, model: nn.Module, augment: Augment = "none") -> Preparation:
-        """What a timm model was trained to read, as it says itself."""
+        """The preparation that a timm model was trained with, from its own configuration."""
         config = _timm_data().resolve_model_data_config(model)
         return cls(
             normalise=Statistics(tuple(config["mean"]), tuple(config["std"])),

@@ -48,7 +48,7 @@ def load_images(spec: str) -> Pair:
     kind, _, place = spec.partition(":")
     if kind not in _READERS or not place:
         known = ", ".join(f"{name}:PATH" for name in _READERS)
-        raise DataError(f"'{spec}' names no images; give {known} or embedded")
+        raise DataError(f"'{spec}' does not name a source of images; give {known} or embedded")
     path = Path(place).expanduser()
     if not path.exists():
         raise DataError(f"'{path}' does not exist; {kind}: needs the place of the images")
@@ -88,7 +88,9 @@ def read_cifar10(path: Path) -> Pair:
     for folder in (path, path / "cifar-10-batches-py"):
         if (folder / "data_batch_1").is_file():
             raise DataError(f"'{folder}' is the pickled python version of CIFAR-10; take the binary version instead")
-    raise DataError(f"'{path}' holds no CIFAR-10; it needs data_batch_1.bin to _5.bin and test_batch.bin, or an .npz")
+    raise DataError(
+        f"'{path}' does not hold CIFAR-10; it needs data_batch_1.bin to _5.bin and test_batch.bin, or an .npz"
+    )
 
 
 def _read_records(folder: Path, part: str) -> ArrayImages:

@@ -38,7 +38,7 @@ class Draw:
     batch_size: int
     epoch: int = 0
     subset: Count | None = None
-    """Train on so many examples, the same in every epoch; None for all."""
+    """Train on this many examples, the same in every epoch; None for all."""
     first: int = 0
     share: tuple[int, int] = (0, 1)
     """(rank, processes): every process gets its slice of each batch."""
@@ -57,19 +57,20 @@ class Loading(TypedDict, total=False):
     """How images are loaded: what every task on images takes as keywords."""
 
     preparation: Preparation
-    """How images are scaled, varied and normalised; by default they are not."""
+    """How images are scaled, varied and normalised; not at all by default."""
     held_out: float | int | Data
-    """A part of the training images that is never trained on (a fraction or a number, every class in proportion) or a set
-    of its own; by default a tenth."""
+    """A part of the training images that is never trained on (a fraction or a number, every class in proportion) or a
+    separate set; a tenth by default.
+    """
     held_out_from: int | None
     """Training uses the images before this index; the held-out part is what follows, or `held_out` of it when that is a
     number: for networks that have seen only the first part of a training set."""
     seed: int
-    """Draws the held-out part; by default 0."""
+    """Seed for drawing the held-out part; 0 by default."""
     eval_batch_size: int
-    """By default 250, for diffusion 50."""
+    """Images per batch of evaluation; 250 by default, 50 for diffusion."""
     workers: int
-    """Processes that read images; by default none, so that this one does."""
+    """Processes that read images; 0 by default: images are read in this process."""
 
 
 _DEFAULTS: Loading = {

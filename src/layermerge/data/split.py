@@ -23,7 +23,7 @@ def proportional(sizes: Sizes, count: int) -> Sizes:
 
 
 def stratified(labels: Labels, parts: Sizes, generator: np.random.Generator) -> Indices:
-    """So many examples of each class, at random; sorted."""
+    """This many examples of each class, at random; sorted."""
     sizes = np.bincount(labels)
     order = generator.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]  # class after class, each in random order
@@ -48,7 +48,7 @@ def split(
 ) -> tuple[Indices, Indices]:
     """Indices to train on and indices held out: `count` of all, as a fraction or a number.
 
-    With `tail_from`, only what stands before that index is trained on, and the rest is held out, or `count` of it when
+    With `tail_from`, only what comes before that index is trained on, and the rest is held out, or `count` of it when
     that is a number.
     """
     if tail_from is not None and not 0 < tail_from < len(labels):

@@ -85,13 +85,13 @@ class UnlabelledDataset(LoadedImages):
 
 
 class HeldInputs(Images):
-    """Several inputs in memory: a tuple or dict of tensors, one row an example. They are taken as prepared already."""
+    """Several inputs in memory: a tuple or dict of tensors, one row per example. They are taken as already prepared."""
 
     def __init__(self, name: str, inputs: tuple[Tensor, ...] | dict[str, Tensor]) -> None:
         self.inputs = inputs
         counts = {len(leaf) for leaf in pytree.tree_leaves(inputs)}
         if len(counts) != 1:
-            raise DataError(f"{name} hold {_listed(sorted(counts))} examples; give one row an example in each of them")
+            raise DataError(f"{name} hold {_listed(sorted(counts))} examples; give one row per example in each of them")
         super().__init__(name, np.zeros(counts.pop(), np.int64), ("images",))
 
     def batches(
@@ -143,7 +143,7 @@ def _held(name: str, given: Any) -> Images:
     leaves = list(given.values()) if isinstance(given, Mapping) else list(given)
     if not leaves or not all(isinstance(leaf, (Tensor, np.ndarray)) and leaf.ndim for leaf in leaves):
         found = _listed(sorted({type(leaf).__name__ for leaf in leaves}))
-        raise DataError(f"{name} hold {found or 'nothing'}; give tensors or arrays, one row an example")
+        raise DataError(f"{name} hold {found or 'nothing'}; give tensors or arrays, one row per example")
     tensors = [torch.as_tensor(leaf).detach().cpu().contiguous() for leaf in leaves]
     if not isinstance(given, Mapping) and (len(tensors) == 1 or (len(tensors) == 2 and _are_labels(tensors[1]))):
         return _array(name, tensors[0])
@@ -155,7 +155,7 @@ def _are_labels(tensor: Tensor) -> bool:
 
 
 def _read_whole(name: str, batches: Iterable[Any]) -> Images:
-    """All batches in memory, one behind the other."""
+    """All batches in memory, one after the other."""
     read: list[list[Tensor]] = []
     structure, size = None, 0
     for batch in batches:

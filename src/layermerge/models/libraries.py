@@ -91,7 +91,7 @@ def from_diffusers(name: str) -> tuple[nn.Module, Any]:
         ) from error
     kind: Any = getattr(diffusers, str(config.get("_class_name")), None) if isinstance(config, dict) else None
     if not _is_model_class(kind):
-        raise ModelError(f"'{config_file}' names no diffusers model class under '_class_name'")
+        raise ModelError(f"'{config_file}' does not name a diffusers model class under '_class_name'")
     try:
         if path.is_dir() and (path / "diffusion_pytorch_model.safetensors").is_file():
             # Without the last argument it advises on stderr to install another package.

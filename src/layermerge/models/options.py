@@ -1,6 +1,6 @@
-"""Options behind a model's name, such as `?num_classes=10&in_chans=1`.
+"""Options after a model's name, such as `?num_classes=10&in_chans=1`.
 
-A name may come from a recipe of a stranger, and a library's constructors take options that read files, unpickle code or
+A name may come from a stranger's recipe, and a library's constructors take options that read files, unpickle code or
 import it. So only what describes an architecture passes: numbers, booleans, and words for a few options that select a layer.
 """
 

@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 def despite_missing_operators(call: Callable[[], Result]) -> Result:
-    """What `call` returns. Where it fails for want of torchvision's operators, they are declared and it is called again."""
+    """What `call` returns. Where it fails for lack of torchvision's operators, they are declared and it is called again."""
     before = set(sys.modules)
     try:
         return call()
@@ -36,7 +36,7 @@ def despite_missing_operators(call: Callable[[], Result]) -> Result:
 
 @lru_cache(maxsize=1)
 def _declare_operators() -> Any:
-    """The two schemas that torchvision looks up when imported; models and transforms need no more of them."""
+    """The two schemas that torchvision looks up when imported; models and transforms need nothing else of them."""
     library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for operator in ("nms", "qnms"):
         library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

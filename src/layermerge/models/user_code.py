@@ -1,4 +1,4 @@
-"""Models of the user's own: `python:module:callable`. The one source that runs code; recipes need leave to name it."""
+"""Models of the user's own: `python:module:callable`. The one source that runs code; recipes need permission to name it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def load_weights(module: nn.Module, path: Path) -> None:
             f"weights file '{path}' cannot be read ({first_line(error)}); give a .safetensors file, or a .pth of tensors only"
         ) from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise ModelError(f"weights file '{path}' holds no plain state_dict; save model.state_dict() alone")
+        raise ModelError(f"weights file '{path}' does not hold a plain state_dict; save model.state_dict() alone")
     wanted = module.state_dict()
     missing, unexpected = sorted(wanted.keys() - state.keys()), sorted(state.keys() - wanted.keys())
     misfits = sorted(key for key in wanted.keys() & state.keys() if wanted[key].shape != state[key].shape)

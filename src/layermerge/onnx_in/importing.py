@@ -28,6 +28,9 @@ OPSET = 21
 _SIDES = (64, 224, 48, 32, 320, 640)
 """Height and width to try where the file leaves them free."""
 _SEED = 20240721
+_WHOLE_NUMBERS = {"tensor(int64)": torch.int64, "tensor(int32)": torch.int32, "tensor(uint8)": torch.uint8}
+_LARGEST = 8
+"""Whole numbers are tried below this, since they may be indices."""
 
 
 @checked(ModelError)
@@ -35,9 +38,9 @@ def from_onnx(file: FilePath, input_shape: Sequence[Count] | None = None) -> Onn
     """Reads a network from an ONNX file: a module with its weights under readable names, in eval mode.
 
     It is compared with onnxruntime on the file, at two batch sizes, to 1e-4 of the largest output (or 5e-7, where outputs are
-    tiny), and refused where it differs. A file of one batch size becomes a network of any, which is compared image by image.
-    `input_shape` is without the batch, such as (3, 224, 224): at which height and width to compare where the file leaves them
-    free. Nothing of the file is run but the operators of a table; one that has no row there is named.
+    tiny), and refused if it differs. A file with a fixed batch size becomes a network for any, which is compared image by
+    image. `input_shape` is without the batch, such as (3, 224, 224): at which height and width to compare where the file
+    leaves them free. Only operators of a fixed table are run; one that is not in the table is named in the error.
     """
     path = Path(file)
     place = f"'{path}'"
@@ -108,7 +111,7 @@ def _built(
         except ModelError as error:
             failures.append(error)
     if len(failures) > 1:
-        advice = "; if it wants a certain height and width, give them as input_shape"
+        advice = "; if it needs a certain height and width, give them as input_shape"
         raise ModelError(f"{failures[0]}{advice}") from failures[0]
     raise failures[0]
 
@@ -125,7 +128,11 @@ def _verify(network: OnnxNetwork, served: bytes, shapes: Sequence[tuple[int, ...
     try:
         session = runtime.InferenceSession(served, options, providers=["CPUExecutionProvider"])
         for batch in (shapes[0][0], shapes[0][0] + 1):
-            inputs = [_random((batch, *shape[1:]), number) for number, shape in enumerate(shapes)]
+            kinds = {each.name: each.type for each in session.get_inputs()}
+            ports = zip(network.file_interface.inputs, shapes, strict=True)
+            inputs = [
+                _random((batch, *shape[1:]), number, kinds.get(port.name)) for number, (port, shape) in enumerate(ports)
+            ]
             expected = _answers(session, network.file_interface, inputs)
             _compare(network, inputs, expected, place)
     except LayerMergeError:
@@ -134,8 +141,11 @@ def _verify(network: OnnxNetwork, served: bytes, shapes: Sequence[tuple[int, ...
         raise ModelError(f"{place} does not run: {first_line(error)}") from error
 
 
-def _random(shape: tuple[int, ...], number: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(_SEED + number))
+def _random(shape: tuple[int, ...], number: int, kind: str | None) -> Tensor:
+    generator = torch.Generator().manual_seed(_SEED + number)
+    if kind in _WHOLE_NUMBERS:  # such as a time step, or an index
+        return torch.randint(0, _LARGEST, shape, generator=generator, dtype=_WHOLE_NUMBERS[kind])
+    return torch.randn(*shape, generator=generator)
 
 
 def _answers(session: Any, interface: FileInterface, inputs: Sequence[Tensor]) -> list[Tensor]:

@@ -28,7 +28,7 @@ def read_model(path: Path) -> Any:
     onnx, place = import_onnx(), f"'{path}'"
     model = _parsed(onnx, path, place)
     if not model.graph.node:
-        raise ModelError(f"{place} holds no network, or is not an ONNX file; export the network again")
+        raise ModelError(f"{place} does not hold a network, or is not an ONNX file; export the network again")
     if len(model.graph.node) > MOST_NODES:
         raise ModelError(f"{place} has {len(model.graph.node):,} nodes; at most {MOST_NODES:,} are read")
     _require_text(model, place)
@@ -97,7 +97,7 @@ def _require_plain(onnx: Any, model: Any, place: str) -> None:
             raise ModelError(f"{place}: {named(node)} holds a graph of its own; control flow cannot be traced")
         if node.domain not in _STANDARD:
             raise ModelError(
-                f"{place}: {named(node)} is of the domain '{shown(node.domain)}'; only standard operators can be read"
+                f"{place}: {named(node)} is in the domain '{shown(node.domain)}'; only standard operators can be read"
             )
 
 

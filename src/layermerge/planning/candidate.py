@@ -13,25 +13,25 @@ from layermerge.errors import PlanError
 @checked(PlanError)
 @dataclass(frozen=True)
 class Candidate:
-    """Layers start..end-1 as one: those in `kept` merge into a conv of geometry `spec` (None: nothing is left)."""
+    """Layers start..end-1 as one: those in `kept` merge into a conv of geometry `spec` (None: no conv remains)."""
 
     start: int
     end: int
     layers: tuple[str, ...]
     """The names of all of them."""
     kept: tuple[str, ...]
-    """The names of those that are left; the others are removed, with the activations in between."""
+    """The names of those that are kept; the others are removed, with the activations in between."""
     spec: ConvSpec | None
     fixed: bool = False
-    """Outside the table: always taken, and part of the fixed cost."""
+    """Outside the tables: always chosen, and part of the fixed cost."""
     free: bool = False
     """Merged, its layers compute what they computed before, so that its latency alone decides."""
     replaced: Literal["activation", "gate"] | None = None
-    """What is replaced: the activation behind the range by a cheaper one, or the gate that its layers compute by its mean."""
+    """What is replaced: the activation after the range by a cheaper one, or the gate that its layers compute by its mean."""
 
     @property
     def key(self) -> str:
-        """Names the candidate within its plan, and nowhere else."""
+        """Names the candidate within its plan."""
         place = f"{self.start}-{self.end}"
         if self.spec is None:
             return f"{place}:{self.replaced or 'identity'}"
@@ -40,7 +40,7 @@ class Candidate:
 
     @property
     def keeps_layer(self) -> bool:
-        """Whether this leaves its one layer as it is, whatever becomes of the activation behind it."""
+        """Whether this leaves its one layer as it is, whatever becomes of the activation after it."""
         return self.end - self.start == 1 and self.kept == self.layers
 
     @property
@@ -60,5 +60,5 @@ class Candidate:
 
     @property
     def removed(self) -> frozenset[int]:
-        """The indices of the layers that go."""
+        """The indices of the layers that are removed."""
         return frozenset(index for index, name in enumerate(self.layers, self.start) if name not in self.kept)

@@ -1,4 +1,4 @@
-"""Flow: what the data meets behind a range, in a network from which some operators are gone."""
+"""Flow: what the data meets after a range, in a network from which some operators are gone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Flow:
     def behind(self, name: str) -> Iterator[Operation]:
         """The operators from a node to the next conv, barrier or fork.
 
-        Residual adds are passed where a body ends: the add that reads a shortcut belongs to the body beside it.
+        Residual adds are passed where a body ends: the add that reads a shortcut belongs to the body next to it.
         """
         while len(readers := self.readers(name)) == 1:
             operation = self.structure.operations[readers[0]]
@@ -49,10 +49,10 @@ class Flow:
             name = operation.name
 
     def needs_activation(self, end: str, activated: Collection[str]) -> str | None:
-        """Where an activation belongs behind a range that lost one; None where none is needed.
+        """Where an activation belongs after a range that lost one; None where none is needed.
 
         It is needed where some way from the range's end reaches a conv before any activation, so never at the network's
-        output. It stands behind the residual add, if that alone reads the range, or what drops a part of it in training.
+        output. It goes after the residual add, if that alone reads the range, or what drops a part of it in training.
         `activated` are the nodes that have been given one already.
         """
         readers = self.readers(end)

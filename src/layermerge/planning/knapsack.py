@@ -106,7 +106,7 @@ class Knapsack:
         return options
 
     def block_options(self, index: int) -> Options | Refusal:
-        """A whole block as one item: its body beside its shortcut, or the shortcut alone where the body is emptied."""
+        """A whole block as one item: its body alongside its shortcut, or the shortcut alone where the body is emptied."""
         if index not in self._block_options:
             block = self.structure.blocks[index]
             body, bypass = (self._path_options(branch, block.channels) for branch in (block.body, block.bypass))

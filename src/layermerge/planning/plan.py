@@ -1,4 +1,4 @@
-"""Plan: the menu. Every legal way to treat a range of layers as one, and for every other range why not.
+"""Plan: every legal way to treat a range of layers as one (the menu), and for every other range the reason why not.
 
 In: a `Trace`, `Rules` and a method. Out: a `Plan` of candidates and rejections.
 Guarantees: every candidate can be rewritten and merged exactly; every range start..end is either a candidate's or rejected
@@ -45,7 +45,7 @@ class Plan:
     rules: Rules
     method: str
     network: str
-    """The fingerprint of the network that it is of."""
+    """The fingerprint of the network it belongs to."""
     _by_key: dict[str, Candidate] = field(init=False, repr=False, compare=False)
     _singles: dict[tuple[int, bool], Candidate] = field(init=False, repr=False, compare=False)
 
@@ -67,13 +67,13 @@ class Plan:
 
     @checked(PlanError)
     def single(self, index: int, *, kept: bool) -> Candidate | None:
-        """The candidate that leaves one layer as it is, or drops it; None where the menu lacks it."""
+        """The candidate that leaves one layer as it is, or drops it; None if the plan has none."""
         return self._singles.get((index, kept))
 
     def require_network(self, structure: Structure) -> None:
-        """Refuses a network that this is not the plan of."""
+        """Refuses a network that this plan does not belong to."""
         if fingerprint(structure) != self.network:
-            raise PlanError("the plan is of another network than the trace; plan this one: layermerge.plan(trace)")
+            raise PlanError("the plan belongs to another network than the trace; plan this one: layermerge.plan(trace)")
 
     @property
     def entries(self) -> tuple[Candidate, ...]:
@@ -105,7 +105,7 @@ METHODS: dict[str, Callable[[Candidate, Layer, Rules], bool]] = {
 
 @checked(PlanError)
 def plan(trace: Trace, rules: Rules | None = None, method: str = "layermerge") -> Plan:
-    """Lays out every legal way to remove and merge the network's convolutions.
+    """Lists every legal way to remove and merge the network's convolutions.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
     >>> [candidate.key for candidate in plan(trace(net, torch.randn(2, 3, 16, 16))).candidates]

@@ -28,27 +28,27 @@ class Reading:
 
     candidate: Candidate
     steps: DataPath
-    """Its layers and blocks, the operators between them, and the norms and scalars right behind, which fold into its conv.
+    """Its layers and blocks, the operators between them, and the norms and scalars right after them, which fold into its conv.
     None where it is a whole residual body that goes, which need not be a path."""
     spec: ConvSpec
     """What its kept layers merge to; the identity where none is."""
     removed: tuple[str, ...]
     """The nodes that go one by one; an emptied body goes as a whole."""
     moved: str | None
-    """The statistical norm that moves behind the range."""
+    """The statistical norm that moves to the end of the range."""
     lost: Operation | None
-    """The last activation that the range loses, where it could stand behind the range."""
+    """The last activation that the range loses, where it could follow the range."""
     end: str | None
     """The node that gives the range's output, the moved norm aside; None where no conv is left."""
     follow: tuple[Operation, ...]
-    """What runs behind its conv up to the next conv, barrier or fork, in the network with this candidate alone.
+    """What runs after its conv up to the next conv, barrier or fork, in the network with this candidate alone.
     Where no conv is left, what it leaves behind in its place: an activation, an add."""
     replaced: Operation | None = None
     """Of what follows: the activation that its stand-in replaces."""
     gate: Gate | None = None
     """The gate that its mean replaces."""
     folds: bool = False
-    """Whether the mean of a gate beside it is one of its steps."""
+    """Whether the mean of a gate next to it is one of its steps."""
 
     @property
     def changes(self) -> bool:
@@ -99,7 +99,7 @@ def _read_gate(structure: Structure, candidate: Candidate) -> Reading:
 
 
 def replaces_activation(structure: Structure, candidate: Candidate) -> bool:
-    """Whether the activation behind a candidate has a stand-in."""
+    """Whether the activation after a candidate has a stand-in."""
     return bool(candidate.kept) and _replaceable(read(structure, candidate).follow) is not None
 
 
@@ -148,7 +148,7 @@ def _foldable_tail(path: DataPath) -> DataPath:
 
 
 def _lost(structure: Structure, removed: Iterable[str], channels: int) -> Operation | None:
-    """The last activation that goes; of a formula that ends in a square (StarReLU), what comes before: behind every block, a
+    """The last activation that goes; of a formula that ends in a square (StarReLU), what comes before: after every block, a
     square would have what is handed on grow beyond all numbers.
     """
     operations = [structure.operations[name] for name in removed]

@@ -14,7 +14,7 @@ from layermerge.planning.rules import in_series, side_by_side
 from layermerge.tracing.operators import Role
 from layermerge.tracing.structure import Block, BlockStep, ConvStep, DataPath, OpStep, Structure, SubgraphStep
 
-_KEPT_SUBGRAPH = "no range holds a body that is no path, unless it drops it"
+_KEPT_SUBGRAPH = "no range holds a body that is not a path, unless it drops it"
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Remains:
         return layer.spec
 
     def block_spec(self, block: Block) -> ConvSpec:
-        """A whole block as one conv: its body beside its shortcut; the shortcut alone where the body is emptied."""
+        """A whole block as one conv: its body alongside its shortcut; the shortcut alone where the body is emptied."""
         bypass = self.branch_spec(block, block.bypass)
         if self.is_emptied(block):
             return bypass

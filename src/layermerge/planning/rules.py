@@ -14,7 +14,7 @@ from layermerge.errors import PlanError
 from layermerge.tracing.structure import Structure
 
 Patterns = Annotated[tuple[str, ...], READ_INSIDE]
-"""Names of layers, or globs; one may be given by itself, and any iterable will do."""
+"""Names of layers, or globs: a single one, or any iterable of them."""
 
 Replaceable = Literal["activations", "gates"]
 _REPLACEABLE: tuple[Replaceable, ...] = get_args(Replaceable)
@@ -25,8 +25,8 @@ _REPLACEABLE: tuple[Replaceable, ...] = get_args(Replaceable)
 class Rules:
     """What the plan may offer. `Rules()` is ours; `Rules.paper()` reproduces the authors' own tables.
 
-    `pin` leaves layers (by name or glob) as they are: neither removed nor merged. `exclude` does so too and takes them
-    out of the table: their candidates are `fixed`, which means not counted and not measured one by one.
+    `pin` leaves layers (by name or glob) as they are: neither removed nor merged. `exclude` also takes them out of the
+    tables: their candidates are `fixed`, that is, neither counted nor measured one by one.
     """
 
     max_kernel: int | None = 21
@@ -38,12 +38,12 @@ class Rules:
     stop_after_stride: bool = False
     """End every range after a strided conv, or after the 1x1 that directly follows it, even if what follows is removed."""
     fix_ends: bool = False
-    """Leave out a strided first conv, and a last conv that stands in no residual block."""
+    """Leave out a strided first conv, and a last conv that is not in a residual block."""
     fix_shortcuts: bool = False
     free_fusions: bool = True
-    """Take merges that lose nothing as such: no importance is measured for them, latency decides."""
+    """Recognise merges that lose nothing: no importance is measured for them, latency alone decides."""
     rule_out_slow: bool = True
-    """Spare the importance of merges that latency already shows not to pay."""
+    """Do not measure the importance of merges that latency already shows not to pay."""
     replace: Annotated[tuple[Replaceable, ...], READ_INSIDE] = ()
     """What may be replaced, not only removed: `activations` by cheaper ones (SiLU, GELU, Hardswish, Mish by ReLU), `gates`
     (squeeze-excite) by their mean over the images, which folds into a conv."""

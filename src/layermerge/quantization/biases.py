@@ -1,6 +1,6 @@
 """Biases: what rounding weights shifts on average, taken back.
 
-Rounded weights are off by a fixed amount, and feature maps are not zero on average: behind a rectifier they are positive. So a
+Rounded weights are off by a fixed amount, and feature maps are not zero on average: after a rectifier they are positive. So a
 channel of a conv is shifted, by the mean map times what its weights are off, for all images alike. Its bias takes that back.
 """
 

@@ -2,8 +2,8 @@
 
 One scale serves all channels of a quantised map: of a map whose channels differ a hundredfold, the small ones keep one of
 a hundred steps. Merged kernels have such channels. Where a map lies between two convs, a channel divided by a power of two by
-the first and multiplied by the second changes nothing but the map. What lies between must not mind: rectifiers do not, nor do
-pooling and padding with zeros; a bound such as ReLU6's does.
+the first and multiplied by the second changes nothing but the map. What lies between must not be affected: rectifiers are
+not, nor are pooling and padding with zeros; a bound such as ReLU6's is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figures of a network in integers, beside the same in float32: what a call returns, and what a run writes down."""
+"""Figures of a network in integers, alongside the same in float32: what a call returns, and what a run writes down."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _SHOWN = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Quantized(QuantizedFigures):
-    """What became of a network: the file, what was done for it, its loss, and its latency beside float32's."""
+    """The quantised network: the file, what was done, its loss, and its latency alongside float32's."""
 
     path: Path
     float32_score: float | None = None
@@ -82,13 +82,13 @@ def quantize(
 ) -> Quantized:
     """Writes a network as an INT8 ONNX file, quantised on unlabelled images; onnxruntime and OpenVINO read it.
 
-    `source` is a module, merged already, or an ONNX file. `images` are what `calibrate` takes, or a folder, whose pixels are
-    scaled to the network's size and to numbers from 0 to 1; the first `count` are used, a fifth of them held out. Where the
-    squared difference of the held-out outputs from float32's is more than `most_loss` of their square, layers are left in
-    float32. `remedies=False` quantises as it comes and checks no loss. `runtime` computes and times both, at `batch_size`.
-    `instructions` names another processor's, such as avx2; by default those of this one decide how many bits weights have.
-    `library` makes the integers; nncf is an extra, for OpenVINO, and corrects biases itself.
-    Costs some passes over the images, and one for each layer where layers have to be left out.
+    `source` is a module that is already merged, or an ONNX file. `images` are what `calibrate` takes, or a folder, whose
+    pixels are scaled to the network's size and to numbers from 0 to 1; the first `count` are used, a fifth of them held out.
+    Where the squared difference of the held-out outputs from float32's is more than `most_loss` of their square, layers are
+    left in float32. `remedies=False` is plain quantisation, without a check of the loss. `runtime` computes and times both,
+    at `batch_size`. `instructions` names another processor's, such as avx2; by default those of this one decide how many bits
+    weights have. `library` makes the integers; nncf is an extra, for OpenVINO, and corrects biases itself. Costs a few passes
+    over the images, and one for each layer where layers have to be left out.
     """
     target = Path(to)
     if target.suffix != ".onnx":
@@ -232,7 +232,7 @@ def _float32_runtime(given: str | Runtime) -> OnnxRuntimeBase:
     """The runtime that computes both files: that of the same library which takes either."""
     runtime = make_runtime(given)
     if not isinstance(runtime, OnnxRuntimeBase):
-        raise ArtifactError(f"runtime '{runtime.name}' reads no ONNX files; give onnxruntime or openvino")
+        raise ArtifactError(f"runtime '{runtime.name}' does not read ONNX files; give onnxruntime or openvino")
     return runtime.for_float32()
 
 

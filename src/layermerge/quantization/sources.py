@@ -78,7 +78,7 @@ def _by_position(example: Inputs, names: list[str]) -> Inputs:
 
 def _prepared(model: Model, name: str) -> Model:
     if is_quantised(model):
-        raise ArtifactError(f"'{name}' is quantised already; give the float32 network")
+        raise ArtifactError(f"'{name}' is already quantised; give the float32 network")
     if opset_of(model) < OLDEST_OPSET:
         model = _newer(model, name)
     if any(node.op_type in ("BatchNormalization", "Constant", "Identity") for node in model.graph.node):
@@ -95,8 +95,8 @@ def _newer(model: Model, name: str) -> Model:
         return version_converter.convert_version(model, _NEWER_OPSET)
     except Exception as error:  # the converter's own
         raise ArtifactError(
-            f"'{name}' is of opset {opset_of(model)}, quantising per channel needs {OLDEST_OPSET}, and onnx cannot convert "
-            f"it: {first_line(error)}; export it anew"
+            f"'{name}' has opset {opset_of(model)}, quantising per channel needs {OLDEST_OPSET}, and onnx cannot convert "
+            f"it: {first_line(error)}; export it again"
         ) from error
 
 

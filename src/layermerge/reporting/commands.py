@@ -1,4 +1,4 @@
-"""Commands: what to type for another budget, or for the same result once more."""
+"""Commands: what to type for another budget, or for the same result again."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Commands:
     recipe: RunRecipe | None
 
     def for_budget(self, menu: str, objective: Objective, budget: str) -> str:
-        """Goes on in the run's directory, with the tables that are there."""
+        """Continues in the run's directory, with the tables that are there."""
         if not self._named:
             return self._in_python(menu, budget, self.directory)
         return self._line("", self.directory, budget, self._how(menu, objective))
 
     def again(self, report: Report, menu: str, objective: Objective) -> str:
-        """Makes a result anew, in another directory."""
+        """Makes a result again, in another directory."""
         place = self.directory.with_name(f"{self.directory.name}-again")
         if not self._named:
             return self._in_python(menu, report.budget, place)

@@ -1,4 +1,4 @@
-"""Expected scores: what a choice that nobody has built would score on the test data, before any fine-tuning.
+"""Expected scores: what a choice that has not been built would score on the test data, before any fine-tuning.
 
 Estimates are of held-out training images, which a network may know better than those of the test. So the fall is taken
 from them, and the level from the original's own test score: a share falls by as many points, a loss grows by the same factor.

@@ -1,4 +1,4 @@
-"""Fact records: all that a report shows of a run: the run's own records, and beside them what only a page needs."""
+"""Fact records: all that a report shows of a run: the run's own records, and next to them what only a page needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Places = tuple[int, ...]
 
 @dataclass(frozen=True)
 class LayerFacts:
-    """A layer as it came; its latency is None where it was not measured by itself."""
+    """A layer as it was given; its latency is None where it was not measured by itself."""
 
     layer: Layer
     removable: bool
@@ -140,7 +140,7 @@ class ResultFacts:
     seconds: Mapping[str, float]
     """What was done, and how long it took."""
     command: str
-    """What makes it once more, from nothing."""
+    """What makes it again, from scratch."""
 
 
 @dataclass(frozen=True)
@@ -193,11 +193,15 @@ class RunFacts:
     methods: tuple[MethodFacts, ...]
     results: tuple[ResultFacts, ...]
     headline: int | None
-    """Which of the results stands for the run."""
+    """Which of the results represents the run."""
     headline_note: str
     """Why that one, where there are several."""
     model: str | None
     """As the recipe names it."""
+    weights: str | None
+    """The file that its weights came from, as the recipe names it, without its folder."""
+    license: str | None
+    """Of the weights, where the recipe states it."""
     blocks: tuple[BlockSpan, ...]
     curves: tuple[CurveFacts, ...]
     costs: tuple[CostFacts, ...]

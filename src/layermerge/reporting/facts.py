@@ -1,7 +1,7 @@
 """Facts: all that a report shows of a run, read from the files of its directory.
 
 In: a run directory, finished or not. Out: `RunFacts`, plain data that JSON can hold. Needs neither the model nor its weights.
-Guarantees: what is not there yet is said in `missing`; a directory that is no run, and a truncated file, is an
+Guarantees: what is not there yet is said in `missing`; a directory that is not a run, and a truncated file, is an
 `ArtifactError` of one line; no number is infinite or undefined; the best choice at every whole per cent of the original
 latency, and at every budget that was chosen for, is among a frontier's points.
 """
@@ -108,6 +108,8 @@ class _Gathering:
             headline=chosen,
             headline_note=headline_note(reports, chosen),
             model=self.recipe.model if self.recipe else None,
+            weights=self.recipe.weights.name if self.recipe and self.recipe.weights else None,
+            license=self.recipe.license if self.recipe else None,
             blocks=self.file.blocks,
             curves=curves,
             costs=self._costs(methods),

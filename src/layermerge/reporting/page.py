@@ -78,7 +78,7 @@ def _run(run: RunFacts, ids: Ids) -> Markup:
 
 
 def _island(runs: Sequence[RunFacts]) -> str:
-    """JSON that may stand in a script element: no `<` that could end it, no number that JSON does not have."""
+    """JSON that may be put into a script element: no `<` that could end it, no number that JSON does not have."""
     document = [plain(run) for run in runs]
     text = json.dumps(document, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

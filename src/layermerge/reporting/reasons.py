@@ -16,23 +16,23 @@ from layermerge.tables.workload_clock import WHOLE
 
 _EXAMPLES = 3
 _PLAIN = (
-    ("follows a strided one", "A convolution with stride skips pixels, which a larger kernel behind it would need."),
+    ("follows a strided one", "A convolution with stride skips pixels, which a larger kernel after it would need."),
     ("dilated conv merges only", "Kernels with gaps (dilation) merge only with kernels of a single pixel."),
-    ("dilated body does not line up", "A kernel with gaps (dilation) does not line up with the shortcut beside it."),
-    ("above max_kernel", "The kernel that would come of it is larger than the rules allow."),
+    ("dilated body does not line up", "A kernel with gaps (dilation) does not line up with the shortcut next to it."),
+    ("above max_kernel", "The resulting kernel is larger than the rules allow."),
     ("zero padding inside", "The zeros around the image that the layers add would have no convolution left to add them."),
     ("stride differently", "The two branches of the residual block step over the image differently."),
-    ("would move behind the range", "A norm inside would have to move behind, where the number of channels is another."),
+    ("would move behind the range", "A norm inside would have to move to the end, where the number of channels is different."),
     ("not on one chain", "Something lies between them that does not merge, such as a concatenation, pooling or attention."),
     ("shortcut conv", "A shortcut is treated by itself, or together with its whole residual block."),
     ("only a part of block", "A residual block that is entered must be taken whole, as its shortcut adds what came before it."),
     ("cannot be fused", "Something in the block is not linear, so it cannot become one kernel with its shortcut."),
     ("pinned", "The rules of this run keep it as it is."),
     ("does not merge", "The layer itself is of a kind that does not merge."),
-    ("as they are its layers take", "Merged, it would be slower than its layers are as they stand."),
+    ("as they are its layers take", "Merged, it would be slower than its layers are as they are."),
     ("unmerged it takes", "Merged, it would be slower than the same layers left apart."),
     ("the layers that it stands for", "Merged, it would be slower than the layers that it stands for, as one pass showed."),
-    ("one conv, which is left to itself", "The block holds a single convolution, which stands on the menu by itself."),
+    ("one conv, which is left to itself", "The block holds a single convolution, which is on the menu by itself."),
 )  # fmt: skip
 """From a part of a reason to the same for people who did not write the rules."""
 _NAMES = re.compile(r"'[^']*'")

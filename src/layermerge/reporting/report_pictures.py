@@ -17,7 +17,7 @@ _SUFFIXES = (".png", ".svg")
 
 
 def write_pictures(runs: Sequence[RunFacts], page: Path) -> list[Path]:
-    """Draws the runs beside the page, under its name; of several ways of fine-tuning, the one that most results share."""
+    """Draws the runs into files next to the page; of several ways of fine-tuning, the one that most results share."""
     written: list[Path] = []
     for place, run in enumerate(runs):
         stem = page.stem if len(runs) == 1 else f"{page.stem}-run{place + 1}"

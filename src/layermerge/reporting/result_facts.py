@@ -1,4 +1,4 @@
-"""Result facts: of each result its verdict, its files, what it took and how to make it again; and which stands for the run.
+"""Result facts: of each result its verdict, its files, what it took and how to make it again; and which one represents the run.
 
 In: variants of a run directory that led to a result. Out: `ResultFacts`, the control first.
 """
@@ -66,7 +66,7 @@ def _files(place: VariantDirectory, report: Report) -> tuple[FileFacts, ...]:
 
 
 def int8_words(int8: Int8Result) -> str:
-    """What people should know of an INT8 file beside its figures."""
+    """What people should know of an INT8 file besides its figures."""
     kept = len(int8.left_in_float32)
     words = f"{int8.scheme} with {int8.instructions}, {kept} of {int8.layers} layers left in float32"
     return words if int8.faster else f"{words}; slower than float32 on this processor"
@@ -94,7 +94,7 @@ def headline(results: Sequence[Report], method: str) -> int | None:
 
 
 def headline_note(results: Sequence[Report], place: int | None) -> str:
-    """Why this result stands for the run, where there are several."""
+    """Why this result represents the run, where there are several."""
     count = sum(report.method != CONTROL for report in results)
     if place is None or count < 2:
         return ""
@@ -109,5 +109,5 @@ def cost_little(report: Report) -> bool:
 
 
 def rank(order: Sequence[str], name: str) -> tuple[int, str]:
-    """Known names in their order, others behind them by name."""
+    """Known names in their order, others after them by name."""
     return (order.index(name) if name in order else len(order), name)

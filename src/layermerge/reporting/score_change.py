@@ -1,7 +1,7 @@
 """Score change: how much better or worse a network is than its original, and how sure that is.
 
 In: the scores of both. Out: a `ScoreChange`. Example by example where both scores say which examples were right; otherwise
-from the two intervals, which is wider than need be, as both networks were shown the same examples.
+from the two intervals, which is wider than necessary, as both networks were shown the same examples.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def _sureness(report: Report, change: ScoreChange) -> str:
     wide = (
         ""
         if change.basis == "paired"
-        else " (wider than need be: which examples each network got right was not recorded)"
+        else " (wider than necessary: which examples each network got right was not recorded)"
     )
     return f"{how} {between}{wide}, on {count}."
 
@@ -142,7 +142,7 @@ def _advice(report: Report, change: ScoreChange, tone: Tone, faster: bool) -> li
         advice += _training_advice(report, change)
     if not report.budget_kept:
         advice.append(
-            "If the machine was busy, run the same command again: it measures the file anew. If not, ask for a smaller budget."
+            "If the machine was busy, run the same command again: it measures the file again. If not, ask for a smaller budget."
         )
     if not faster:
         advice.append("Ask for a smaller budget, or measure on the runtime and batch size that will be served.")

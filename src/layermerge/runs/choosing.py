@@ -1,6 +1,6 @@
 """Choosing: which candidates a method takes for a budget, from the run's tables; found once, then read.
 
-Where importance is calibrated, sums are held against whole networks first. The merged network of the choice was measured to
+Where importance is calibrated, sums are checked against whole networks first. The merged network of the choice was measured to
 keep the budget before anything is trained.
 """
 
@@ -29,7 +29,7 @@ from layermerge.tables.table import Table
 
 
 def method_name(menu: str, settings: Settings) -> str:
-    """What a method is called that solves over a menu; the objective that belongs to the estimator goes without saying."""
+    """What a method is called that solves over a menu; the objective that belongs to the estimator is implied."""
     return menu if settings.objective_is_usual else f"{menu}-{settings.objective}"
 
 

@@ -1,4 +1,4 @@
-"""Compare: several methods at several budgets, over shared tables and with the same fine-tuning, beside the original."""
+"""Compare: several methods at several budgets, over shared tables and with the same fine-tuning, alongside the original."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch import nn
 
 from layermerge.arguments import FilePath, checked
 from layermerge.errors import LayerMergeError, PlanError, RecipeError
-from layermerge.reporting.page import write_report
 from layermerge.runs.context import Context, open_context
 from layermerge.runs.methods import require_known, run_control, run_method
 from layermerge.runs.opening import note_run
 from layermerge.runs.recipe import RunRecipe, Settings
 from layermerge.runs.records import Report
+from layermerge.runs.showing import show_run
 from layermerge.solving.budget import Budget, budget_text
 from layermerge.tasks.base import Task
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A method that gave nothing at a budget, and why: out of its reach, or it failed; the others go on."""
+    """A method without a result at a budget, and why: out of its reach, or it failed."""
 
     method: str
     budget: str
@@ -32,7 +32,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The control first, then each method at each budget; what could not be reached is said."""
+    """The control first, then each method at each budget; what could not be reached is listed as missing."""
 
     reports: tuple[Report, ...]
     missing: tuple[Missing, ...]
@@ -52,7 +52,7 @@ def compare(
 ) -> Comparison:
     """Compresses a network by several methods to several budgets, with the same fine-tuning for all and for the original.
 
-    Gives a report for the original and for each method at each budget, and why one is missing where it gave nothing.
+    Returns a report for the original and for each method at each budget, and the reason where one is missing.
     """
     settings = settings or Settings()
     methods, texts = require_comparison(methods, budgets)
@@ -80,6 +80,6 @@ def compare_run(context: Context, methods: Sequence[str], budgets: Sequence[str]
             results.append(run_method(context, method, budget))
         except LayerMergeError as error:
             missing.append(Missing(method, budget, str(error)))
-    write_report([context.directory.path], context.directory.page)
+    show_run(context)
     reports, places = (tuple(result.report for result in results), tuple(result.directory for result in results))
     return Comparison(reports, tuple(missing), places)

@@ -1,4 +1,4 @@
-"""Compress: a trained network and data in, a faster network out. Goes on where it was interrupted, skips what is up to date."""
+"""Compress: a trained network and data in, a faster network out. Interrupted runs continue; what is up to date is skipped."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import nn
 from layermerge.arguments import FilePath, checked
 from layermerge.data.unlabelled import Unlabelled
 from layermerge.errors import RecipeError
-from layermerge.reporting.page import write_report
 from layermerge.runs.context import Context, open_context
 from layermerge.runs.data_recipe import DataRecipe
 from layermerge.runs.methods import require_known, run_method
 from layermerge.runs.opening import note_run
 from layermerge.runs.recipe import RunRecipe, Settings
 from layermerge.runs.records import Result
+from layermerge.runs.showing import show_run
 from layermerge.solving.budget import Budget
 from layermerge.tasks.base import Task
 from layermerge.tasks.imitation import Imitation
@@ -32,12 +32,12 @@ def compress(
     run_dir: FilePath = "runs/compress",
     settings: Settings | None = None,
 ) -> Result:
-    """Makes a trained network keep a latency budget: plan, tables, choice, fine-tuning, merge, export, and the figures.
+    """Makes a trained network meet a latency budget: plan, tables, choice, fine-tuning, merge, export, and the figures.
 
-    What the network is for is said by a task or, without labels, by images alone: a folder, a tensor, a Dataset, a DataLoader
-    or a list of batches, on which the faster network imitates the original (`tasks.Imitation`).
+    Give a task, which says what the network is for, or, without labels, images alone: a folder, a tensor, a Dataset, a
+    DataLoader or a list of batches, on which the faster network imitates the original (`tasks.Imitation`).
     `budget` is a share of the original latency ("60%" or 0.6), a speed-up ("1.8x") or a time ("12ms"). `settings` says how,
-    method included; `runtime` goes before what it says. Called again, it goes on where it was interrupted; with another
+    including the method; `runtime` overrides its runtime. Called again, it continues where it was interrupted; with another
     budget it uses the same tables. The result holds the merged network, what was chosen and the figures of the exported file;
     `report.html` in the run directory shows them.
     """
@@ -62,5 +62,5 @@ def compress(
 def compress_run(context: Context, budget: str) -> Result:
     """All steps of the method that the settings name, then the report: the same from Python and the command line."""
     result = run_method(context, context.settings.method, budget)
-    write_report([context.directory.path], context.directory.page)
+    show_run(context)
     return result

@@ -29,7 +29,7 @@ from layermerge.tracing.trace import Trace, trace
 
 @dataclass(frozen=True)
 class Context:
-    """Immutable. `teacher` is whom distillation listens to: the network itself, unless it is a stage of another's run."""
+    """Immutable. Distillation learns from `teacher`: the network itself, unless it is a stage of another's run."""
 
     model: nn.Module
     task: Task
@@ -40,7 +40,7 @@ class Context:
     runtime: Runtime
     teacher: nn.Module
     untouched: Callable[[], MergedModule]
-    """The network as it came, norms folded and checked; made once, when it is first asked for."""
+    """The network as it was given, norms folded and checked; made once, when it is first asked for."""
 
     def with_settings(self, settings: Settings) -> Context:
         return replace(self, settings=settings)
@@ -71,7 +71,7 @@ def open_context(
     runtime, directory, inputs = settings.make_runtime(), RunDirectory(Path(run_dir)), task.example_inputs()
     known = file_interface_of(model)
     if known is not None and known.batch not in (None, settings.batch_size):
-        raise RecipeError(f"the network's file takes batches of {known.batch}; say batch_size: {known.batch}")
+        raise RecipeError(f"the network's file takes batches of {known.batch}; set batch_size: {known.batch}")
     traced = trace_as_served(model, inputs, free_size=settings.free_size)
     directory.require_same_network(traced.structure, traced.inputs, type(model).__name__)
     untouched = cache(lambda: merge(rewrite(traced, [])))

@@ -27,7 +27,7 @@ class NoiseRecipe(UserRecord):
     model_config = STRICT
 
     scheduler: Path | None = None
-    """A directory with scheduler_config.json; the other keys then go without saying."""
+    """A directory with scheduler_config.json; the other keys are then not needed."""
     steps: int = Field(default=1000, ge=2, le=1_000_000)
     first_beta: float = Field(default=1e-4, gt=0, lt=1)
     last_beta: float = Field(default=0.02, gt=0, lt=1)
@@ -72,7 +72,7 @@ class DataRecipe(UserRecord):
     @model_validator(mode="before")
     @classmethod
     def _images_alone(cls, value: Any) -> Any:
-        """`images: DIR` says source and task, and goes before them, as flags go before the recipe; `images:DIR` the task."""
+        """`images: DIR` says source and task, and overrides them, as flags override the recipe; `images:DIR` the task."""
         if not isinstance(value, dict):
             return value
         if "images" in value:
@@ -100,10 +100,10 @@ class DataRecipe(UserRecord):
     def open(self, model: Any, size: ImageSize | None = None) -> Task:
         """The task. What the recipe leaves open follows the model's own data configuration, and before that the given size."""
         if self.task != "diffusion" and (self.condition != "none" or self.noise != NoiseRecipe()):
-            raise RecipeError("data: noise and condition are for diffusion; say task: diffusion, or leave them out")
+            raise RecipeError("data: noise and condition are for diffusion; set task: diffusion, or leave them out")
         unlabelled = self.source.startswith(_UNLABELLED)
         if unlabelled and self.task != "imitation":
-            raise RecipeError(f"data: {self.source} has no labels, which {self.task} needs; say task: imitation")
+            raise RecipeError(f"data: {self.source} has no labels, which {self.task} needs; set task: imitation")
         loading = self.model_dump(include={*Loading.__annotations__}) | {"preparation": self._preparation(model, size)}
         if self.task == "imitation" and "eval_batch_size" not in self.model_fields_set:
             del loading["eval_batch_size"]

@@ -2,8 +2,8 @@
 
     RUN/recipe.yaml, plan.json, original.onnx, branches/, original.json, latency.jsonl, importance.jsonl, report.html
     RUN/METHOD/BUDGET/choice.json, channels.json
-    RUN/METHOD/BUDGET/LABEL/variant.json, calibration.json, result.json, int8.json, model.onnx, model.int8.onnx,
-        model.float16.onnx, what `finetune` and `save` write, calibrated/ and unmerged/
+    RUN/METHOD/BUDGET/LABEL/variant.json, calibration.json, result.json, int8.json, README.md, model.onnx,
+        model.int8.onnx, model.float16.onnx, what `finetune` and `save` write, calibrated/ and unmerged/
 
 Names of folders are for people: which method, budget and label a file belongs to is said in the file.
 """
@@ -67,6 +67,11 @@ class NetworkDirectory:
         return self.path / "model.onnx"
 
     @property
+    def program(self) -> Path:
+        """The network as torch.export writes it."""
+        return self.path / "model.pt2"
+
+    @property
     def quantised(self) -> Path:
         """The same in integers."""
         return self.path / "model.int8.onnx"
@@ -77,7 +82,7 @@ class NetworkDirectory:
 
     @property
     def merged(self) -> NetworkDirectory:
-        """Where a network that stands for itself is saved once it is merged."""
+        """Where a network without a run is saved once it is merged."""
         return NetworkDirectory(self.path / "merged")
 
     @property
@@ -134,7 +139,7 @@ class VariantDirectory(NetworkDirectory):
         return calibration.held_out if calibration else None
 
     def second_stage(self, method: str) -> RunDirectory:
-        """Where a method of two stages goes on from this network."""
+        """Where a method of two stages continues from this network."""
         return RunDirectory(self.path / f"then-{method}")
 
     def read_variant(self) -> Variant:
@@ -142,6 +147,11 @@ class VariantDirectory(NetworkDirectory):
 
     def read_result(self) -> Report | None:
         return read_document(self.result, Report) if self.result.is_file() else None
+
+    @property
+    def card(self) -> Path:
+        """The model card."""
+        return self.path / "README.md"
 
     @property
     def int8(self) -> Path:
@@ -227,7 +237,7 @@ class RunDirectory(NetworkDirectory):
         inputs: Inputs | None = None,
         cut_out: Callable[[Branch], nn.Module] | None = None,
     ) -> PlanFile:
-        """Writes the plan, and beside it the untouched network and its branches, where they are given as modules.
+        """Writes the plan, and next to it the untouched network and its branches, where they are given as modules.
 
         The plan says which file the network is; branches are named by what they compute.
         """
@@ -284,7 +294,7 @@ class RunDirectory(NetworkDirectory):
         return table
 
     def require_same_network(self, structure: Structure, inputs: Inputs, name: str) -> None:
-        """Refuses to go on with the plan and tables of another network, or of another input size."""
+        """Refuses to continue with the plan and tables of another network, or of another input size."""
         known = self.known_plan()
         if known is None:
             return

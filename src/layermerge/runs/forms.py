@@ -41,7 +41,7 @@ def scored_file(context: Context, runtime: Runtime, file: Path) -> Network:
 
 
 def write_served_file(context: Context, place: VariantDirectory) -> Quantized | None:
-    """Makes the file that is served of the float32 one beside it; what came of quantising, where that is INT8."""
+    """Makes the file that is served of the float32 one next to it; what came of quantising, where that is INT8."""
     if serves_integers(context):
         return _quantised(context, place, place.exported)
     if context.settings.serves_float16:
@@ -50,7 +50,7 @@ def write_served_file(context: Context, place: VariantDirectory) -> Quantized | 
 
 
 def serve_int8(context: Context, place: VariantDirectory, merged: nn.Module, report: Report) -> Int8Result:
-    """The merged network as an INT8 file, measured and scored beside float32; skipped where that is there."""
+    """The merged network as an INT8 file, measured and scored alongside float32; skipped where that is there."""
     known = place.read_int8()
     if known is not None and known.stamp == _stamp(context, report):
         return known

@@ -13,10 +13,12 @@ from functools import partial
 
 from torch import nn
 
+from layermerge.baselines.channel_criteria import ChannelCriterion
 from layermerge.baselines.channel_pruning import prune_channels, prune_to_latency
 from layermerge.baselines.student import make_student
+from layermerge.calibration.norms import settle_norms
 from layermerge.errors import PlanError, RecipeError
-from layermerge.files import weights_digest, write_document
+from layermerge.files import document_digest, weights_digest, write_document
 from layermerge.planning.plan import METHODS as MENUS
 from layermerge.runs.choosing import choose
 from layermerge.runs.context import Context, open_context
@@ -25,6 +27,7 @@ from layermerge.runs.records import CONTROL, ChannelShare, Result, Variant
 from layermerge.runs.steps import finish, original_ms, score_original, start_of, variant_of
 from layermerge.solving.budget import Budget, budget_ms, budget_text
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
+from layermerge.tasks.base import Draw
 from layermerge.tracing.trace import Trace, trace
 from layermerge.tuning.recipe import Distillation, Recipe
 
@@ -71,13 +74,36 @@ def _sequential(context: Context, budget: str) -> Result:
 
 
 def _channels(context: Context, budget: str) -> Result:
-    return finish(context, *_pruned(context, "channels", budget), context.settings.finetune)
+    return finish(context, *_without_channels(context, budget), context.settings.finetune)
+
+
+def _without_channels(context: Context, budget: str) -> tuple[Variant, RewrittenModule]:
+    """The pruned network, its norms estimated anew where networks are calibrated at all."""
+    variant, net = _pruned(context, "channels", budget)
+    if context.settings.calibrate:
+        settle_norms(net, context.task, context.settings.calibrate)
+    return variant, net
+
+
+def _criterion(context: Context) -> ChannelCriterion:
+    """By what channels are ranked; gradients are of the task's own loss, on as many images as networks are calibrated on."""
+    settings, task = context.settings, context.task
+
+    def gradients(network: nn.Module) -> None:
+        left = settings.calibrate or Settings().calibrate
+        for batch in task.train_batches(Draw(seed=0, batch_size=50)):
+            task.loss(task.forward(network, batch), batch).backward()  # type: ignore[no-untyped-call]
+            left -= len(batch[0])
+            if left <= 0:
+                break
+
+    return ChannelCriterion(settings.channel_measure, settings.channel_ranking, gradients)
 
 
 def _channels_then(method: str, context: Context, budget: str) -> Result:
     """Channel pruning to a first budget, then a method to what is left of the budget."""
     half = _half(context)
-    variant, net = _pruned(half, "channels", _first_budget(context, budget))
+    variant, net = _without_channels(half, _first_budget(context, budget))
     first = finish(half, replace(variant, first_of_two=True), net, half.settings.finetune)
     return _second_stage(context, first, method, f"channels+{method}", budget)
 
@@ -96,7 +122,8 @@ def _student(context: Context, budget: str) -> Result:
 
 def _pruned(context: Context, method: str, budget: str) -> tuple[Variant, RewrittenModule]:
     """The network with fewer channels; how many fewer is measured once, then read."""
-    stamp, whole_ms = weights_digest(context.trace.module), original_ms(context)
+    criterion, whole_ms = _criterion(context), original_ms(context)
+    stamp = document_digest([weights_digest(context.trace.module), criterion.measure, criterion.across])
     share = context.directory.known_channels(budget, stamp)
     if share is None:
         found = prune_to_latency(
@@ -106,17 +133,18 @@ def _pruned(context: Context, method: str, budget: str) -> tuple[Variant, Rewrit
             runtime=context.runtime,
             original_ms=whole_ms,
             batch_size=context.settings.batch_size,
+            criterion=criterion,
         )
         share = ChannelShare(stamp, found.ratio, found.measured_ms)
         write_document(context.directory.channels(budget), share)
-    net = rewrite(_traced(context, prune_channels(context.model, context.inputs, share.ratio)), [])
+    net = rewrite(_traced(context, prune_channels(context.model, context.inputs, share.ratio, criterion)), [])
     allowed = budget_ms(budget, whole_ms)
     label = context.settings.label
     return Variant(method=method, budget=budget, label=label, budget_ms=allowed, chosen_ms=share.measured_ms), net
 
 
 def _traced(context: Context, module: nn.Module) -> Trace:
-    """Another network in the context's stead, traced as its own was."""
+    """Another network in place of the context's, traced as its own was."""
     return trace(module, context.inputs, free_size=context.trace.free_size)
 
 

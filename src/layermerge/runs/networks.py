@@ -19,7 +19,7 @@ from layermerge.surgery.rewrite import RewrittenModule
 
 @dataclass(frozen=True)
 class FoundNetwork:
-    """A saved network, the variant of a run that it belongs to (None where it stands for itself), and its original."""
+    """A saved network, the variant of a run that it belongs to (None where it is not part of a run), and its original."""
 
     place: NetworkDirectory
     variant: VariantDirectory | None
@@ -40,7 +40,7 @@ def find_network(run_dir: Path, recipe: RunRecipe, *, unmerged: bool = False) ->
     Merged where it was merged already, unless `unmerged` is asked for.
     """
     directory = RunDirectory(run_dir)
-    directory.read_plan()  # says so where this is no run directory
+    directory.read_plan()  # says so where this is not a run directory
     if directory.holds_network:
         return FoundNetwork(directory, None, recipe)
     if len(recipe.budgets) > 1:

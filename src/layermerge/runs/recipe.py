@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import torch
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 
+from layermerge.baselines.channel_criteria import Across, Measure
 from layermerge.calibration.sample import FEWEST
 from layermerge.errors import LayerMergeError, RecipeError, first_line
 from layermerge.files import STRICT, UserRecord, first_problem
@@ -82,12 +83,13 @@ def _runtime(name: str) -> str:
 IMPORTANCE = Recipe(steps=100, batch_size=64, lr=0.01)
 """Of copies that are trained, where a recipe says so."""
 FINETUNE = Recipe(epochs=10, distill=Distillation(temperature=4.0, weight=0.7), clip_norm=1.0, channels_last=True)
-"""The original is there, so the compressed network learns from its answers too; clipped, since a calibrated network starts near
-its end and a first large step would throw it off; laid out as CPUs train fastest."""
+"""The original is available, so the compressed network learns from its answers too; gradients are clipped, since a calibrated
+network starts near its goal and a large first step would undo that; laid out as CPUs train fastest.
+"""
 
 
 def _filled(default: Recipe, value: Any) -> Any:
-    """What a part leaves open is as by default, so that naming one key does not change the others."""
+    """Keys that a part leaves out keep their defaults, so that naming one key does not change the others."""
     if not isinstance(value, dict):
         return value
     known = default.model_dump(exclude_unset=True)
@@ -113,7 +115,7 @@ Device = Annotated[str, AfterValidator(_device)]
 
 
 class Settings(UserRecord):
-    """How a network is compressed; each stage has its part."""
+    """How a network is compressed: settings for each stage."""
 
     model_config = STRICT
 
@@ -124,24 +126,27 @@ class Settings(UserRecord):
     free_size: bool = False
     """Keep height and width of the images free, in the compressed network and its file; latency is that of the size given."""
     runtime: Annotated[str, AfterValidator(_runtime)] = "onnxruntime"
-    """What will serve: torch, torch-compile, onnxruntime, onnxruntime-int8, openvino, openvino-int8 or tensorrt."""
+    """The runtime that will serve the network: torch, torch-compile, onnxruntime, onnxruntime-int8, openvino, openvino-int8
+    or tensorrt.
+    """
     threads: int = Field(default=1, ge=1, le=1024)
     """Threads that the runtime may use."""
     runtime_device: Device = "cpu"
     """Where latency is measured: cpu or cuda."""
     runtime_dtype: str = "float32"
-    """What the runtime computes in: float32, float16 or bfloat16; one that it does not know, it refuses."""
+    """What the runtime computes in: float32, float16 or bfloat16; a runtime refuses what it does not support."""
     channels_last: bool = False
     """Whether feature maps are laid out channels last; torch only."""
     batch_size: int = Field(default=1, ge=1, le=65_536)
     """The batch whose latency is measured."""
     importance: Annotated[Recipe | None, BeforeValidator(_importance)] = None
-    """How a copy is trained for each entry of the importance table; by default, or `calibrated`, there is no training: entries
-    are fitted to the original in closed form and compared with it."""
+    """How a copy is trained for each entry of the importance table. By default, or with `calibrated`, there is no training:
+    entries are fitted to the original in closed form and compared with it.
+    """
     calibrate: int = Field(default=512, ge=0, le=1_000_000)
-    """Training images that the chosen network is fitted to its original on, before it is fine-tuned; 0 leaves that out."""
+    """How many training images the chosen network is fitted to the original on before fine-tuning; 0 for no fit."""
     finetune: Annotated[Recipe | None, BeforeValidator(partial(_filled, FINETUNE)), BeforeValidator(_none)] = FINETUNE
-    """How the chosen network is trained; `none` leaves it as it was calibrated."""
+    """How the chosen network is trained; `none` for no training."""
     device: Device = "cpu"
     """Where networks are trained: cpu, cuda or auto. Latency is measured where the runtime runs."""
     objective: Objective = Field(default_factory=lambda known: _usual_objective(known["importance"]))
@@ -149,16 +154,22 @@ class Settings(UserRecord):
     default exp where copies are trained, and delta where divergences from the original are estimated."""
     label: str = Field(default="plain", max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Names this way of fine-tuning: runs that differ in nothing else share tables and choices."""
+    license: str | None = Field(default=None, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 .,+()-]*$")
+    """Of the weights, such as apache-2.0, for the model card; where it is not stated, the card says so."""
     first_budget: BudgetText | None = None
-    """What methods of two stages keep in the first; by default both take the same share of what they find."""
+    """The budget of the first stage, for methods with two; by default both stages take the same share."""
+    channel_measure: Measure = "magnitude"
+    """By what `channels` ranks: magnitude of the weights, geometric distance, scale of the norms, or taylor, by gradients."""
+    channel_ranking: Across = "layer"
+    """Whether `channels` takes the same share of each layer, or the weakest of the whole network."""
     executor: Literal["local", "ray"] = "local"
-    """Who measures importance: processes of this machine, or a Ray cluster."""
+    """Where importance is measured: in processes of this machine, or on a Ray cluster."""
     workers: int = Field(default=1, ge=1, le=256)
     """Processes that measure importance, with the local executor."""
     address: str = "local"
     """The Ray cluster to use."""
     gpus_per_worker: float = Field(default=0.0, ge=0, le=64)
-    """With Ray: what each entry takes of a GPU; may be a fraction."""
+    """With Ray: GPUs for each entry; may be a fraction."""
 
     @field_validator("calibrate")
     @classmethod
@@ -175,7 +186,7 @@ class Settings(UserRecord):
 
     @property
     def objective_is_usual(self) -> bool:
-        """Whether it goes without saying."""
+        """Whether it is the default."""
         return self.objective == _usual_objective(self.importance)
 
     def stakes(self, ceiling: float = 1.0) -> Stakes:
@@ -183,7 +194,7 @@ class Settings(UserRecord):
         return Stakes(self.objective, 0.0 if self.importance is None else largest_gain(ceiling))
 
     def require_machine(self) -> None:
-        """Raises where this machine lacks the runtime or the device, before hours are spent on what comes first."""
+        """Raises if this machine lacks the runtime or the device, before hours are spent on earlier steps."""
         self.make_runtime()
         try:
             torch.empty(0, device=usable_device(self.device))
@@ -252,7 +263,7 @@ _HOW_LONG = {"epochs": "steps", "steps": "epochs"}
 
 
 def read_recipe(path: Path | None, changes: dict[str, Any] | None = None) -> RunRecipe:
-    """Reads a recipe file, if any, with changes that go before it; keys of parts are written `finetune.lr`."""
+    """Reads a recipe file, if any, with changes that override it; keys of parts are written `finetune.lr`."""
     document = {} if path is None else _read_mapping(path)
     for key, value in (changes or {}).items():
         _place(document, key, value)

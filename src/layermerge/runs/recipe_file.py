@@ -1,6 +1,6 @@
 """recipe.yaml in a run directory: the first verb writes what the run is of, and no later verb asks again.
 
-What later verbs are told holds for them alone; only what the recipe does not say yet about the network, the data or the
+What later verbs are told applies to them alone; only what the recipe does not say yet about the network, the data or the
 runtime is added to it.
 """
 
@@ -16,12 +16,12 @@ from layermerge.files import text_writer, write_files
 from layermerge.runs.directory import RunDirectory
 from layermerge.runs.recipe import RunRecipe, read_recipe
 
-_LASTING = ("model", "weights", "input", "free_size", "data", "runtime", "threads", "batch_size")
+_LASTING = ("model", "weights", "input", "free_size", "data", "runtime", "threads", "batch_size", "license")
 """What a run keeps to from its first verb to its last."""
 
 
 def run_recipe(directory: RunDirectory | None, given: Path | None, changes: dict[str, Any]) -> RunRecipe:
-    """What a verb goes by: the recipe that it is given, or else that of the run directory, with changes that go before it."""
+    """What a verb goes by: the recipe that it is given, or else that of the run directory, with changes that override it."""
     noted = directory.recipe if directory is not None and directory.recipe.is_file() else None
     chosen = read_recipe(given or noted, changes)
     if directory is not None and noted is not None:

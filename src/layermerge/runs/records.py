@@ -19,12 +19,12 @@ from layermerge.tables.latency import Prediction
 from layermerge.tasks.base import Score
 
 CONTROL = "original"
-"""The method of the network as it came, fine-tuned as long as the others."""
+"""The method of the network as it was given, fine-tuned as long as the others."""
 
 
 @dataclass(frozen=True)
 class OriginalScore:
-    """original.json: the score of the network as it came; `stamp` names its weights and the data."""
+    """original.json: the score of the network as it was given; `stamp` names its weights and the data."""
 
     __pydantic_config__ = STRICT
 
@@ -79,7 +79,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class SavedNetwork:
-    """solution.json: what was done to a network, and in which form the weights beside it are."""
+    """solution.json: what was done to a network, and in which form the weights next to it are."""
 
     __pydantic_config__ = STRICT
 
@@ -105,18 +105,18 @@ class Variant:
     predicted_ms: float | None = None
     """The sum of the table's rows; None for methods that have no table."""
     error_ms: float | None = None
-    """How far the prediction may be off: in 95 of 100 cases by less."""
+    """How far the prediction may be off: in 95 % of cases by less."""
     chosen_ms: float | None = None
     """Measured when it was chosen, before any training."""
     first_of_two: bool = False
-    """Whether another method goes on from here, so that this is no result of its own."""
+    """Whether another method continues from here, so that this is not a result of its own."""
     cost: TableCost = field(default_factory=TableCost)
     schema_version: Literal[2] = SCHEMA
 
 
 @dataclass(frozen=True)
 class Environment:
-    """On what, with what and when a result was measured."""
+    """The machine, the versions and the time of a measurement."""
 
     finished: str
     """Date and time in UTC, ISO 8601."""
@@ -139,11 +139,12 @@ class Report(Variant):
     threads: int
     batch_size: int
     original_ms: float
-    """Latency of the network as it came, norms folded, in the table's measurement."""
+    """Latency of the network as it was given, norms folded, in the table's measurement."""
     measured_ms: float
-    """Of the exported file, beside the original, on the scale of original_ms."""
+    """Of the exported file, alongside the original, on the scale of original_ms."""
     budget_kept: bool
-    """Whether the exported file was measured to keep the budget; a busy machine may say no where a quiet one says yes."""
+    """Whether the exported file kept the budget when measured; on a busy machine it may not, although it does on an idle one.
+    """
     original_score: Score
     score: Score
     """On the test data, of what is served."""
@@ -182,7 +183,7 @@ class Report(Variant):
 
 @dataclass(frozen=True, kw_only=True)
 class Int8Result(QuantizedFigures):
-    """int8.json: the merged network as an INT8 file beside the same in float32; `stamp` names what the figures rest on.
+    """int8.json: the merged network as an INT8 file alongside the same in float32; `stamp` names what the figures rest on.
 
     Latencies are on the scale of result.json.
     """
@@ -198,7 +199,7 @@ class Int8Result(QuantizedFigures):
 
 @dataclass(frozen=True)
 class Result:
-    """What a run ends with: the merged network, what was chosen for it (None where nothing was solved), and the figures."""
+    """The result of a run: the merged network, what was chosen (None where nothing was solved), and the figures."""
 
     module: MergedModule
     solution: Solution | None

@@ -1,13 +1,15 @@
 """Save and load: a compressed network as three files that replay on a fresh original.
 
 `plan.json` says what the network was and what it takes, `solution.json` what was chosen, `model.safetensors` holds the
-weights in rewritten or merged form. `load` traces the original again, applies the solution and loads strictly.
+weights in rewritten or merged form. `load` traces the original again, applies the solution and loads strictly. Without the
+original, `load` reads what stands for itself: a `.pt2` or `.onnx` file.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import overload
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -18,6 +20,7 @@ from layermerge.errors import ArtifactError
 from layermerge.files import digest, document_text, text_writer, write_files
 from layermerge.planning.plan import Plan
 from layermerge.planning.rules import Rules
+from layermerge.runs.alone import load_alone
 from layermerge.runs.directory import NetworkDirectory
 from layermerge.runs.plan_file import PlanFile
 from layermerge.runs.records import SavedNetwork
@@ -59,13 +62,27 @@ def save(run_dir: FilePath, module: nn.Module) -> None:
     )
 
 
+@overload
+def load(run_dir: FilePath, model: nn.Module) -> RewrittenModule | MergedModule: ...
+@overload
+def load(run_dir: FilePath, model: None = None) -> nn.Module: ...
 @checked(ArtifactError)
-def load(run_dir: FilePath, model: nn.Module) -> RewrittenModule | MergedModule:
-    """Rebuilds a saved network from a fresh instance of the original model, whose weights do not matter.
+def load(run_dir: FilePath, model: nn.Module | None = None) -> nn.Module:
+    """Loads a saved network: from its directory on a fresh instance of the original, or from a file that stands for itself.
 
-    The result can be called as the original is called, also where that was traced with other optional arguments.
+    With the original model, whose weights do not matter, the result can be called as the original is called, also where that
+    was traced with other optional arguments, and a rewritten network can go on training. Without it, `run_dir` is a `.pt2` or
+    `.onnx` file, or a directory that holds `model.pt2` or `model.onnx`: the network is read in eval mode, as what it computes,
+    without the model's class; outputs of the original's own classes come as dicts. Nothing in a file is run.
     """
-    place = NetworkDirectory(Path(run_dir))
+    if model is None:
+        return load_alone(Path(run_dir))
+    return _load_on(model, NetworkDirectory(Path(run_dir)))
+
+
+def _load_on(model: nn.Module, place: NetworkDirectory) -> RewrittenModule | MergedModule:
+    if place.path.is_file():
+        raise ArtifactError(f"'{place.path}' is a file, which stands for itself; load it without the model")
     plan, solution = place.read_plan(), place.read_solution()
     state = _read_weights(place)
     traced = trace(model, plan.example_inputs, free_size=plan.free_size)
@@ -121,7 +138,7 @@ def _read_weights(place: NetworkDirectory) -> dict[str, Tensor]:
         raise ArtifactError(f"'{path}' cannot be read ({error}); it is truncated or not a safetensors file") from error
     if metadata.get("solution") != digest(place.solution.read_text(encoding="utf-8")):
         raise ArtifactError(
-            f"'{path}' does not belong to the '{place.solution.name}' beside it; save the network again"
+            f"'{path}' does not belong to the '{place.solution.name}' next to it; save the network again"
         )
     return state
 

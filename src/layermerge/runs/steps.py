@@ -1,6 +1,6 @@
 """Steps: from the plan to the exported file, as functions over a `Context`.
 
-Every step leaves its result in the run directory and is skipped when that is up to date, so whatever was interrupted goes on
+Every step leaves its result in the run directory and is skipped when that is up to date, so an interrupted run continues
 where it stopped. Tables belong to the directory, choices to a method and budget, fine-tuned networks to a label.
 """
 
@@ -104,7 +104,7 @@ def original_pass(context: Context) -> Pass:
 
 
 def original_recordings(context: Context) -> Sequence[Recording]:
-    """Where the runtime tells what each operator takes."""
+    """Where the runtime reports what each operator takes."""
     return original_copies(context, passes=0, recordings=context.runtime.copies).recordings
 
 
@@ -141,7 +141,7 @@ def measure_latency_step(context: Context, menu: Menu) -> LatencyTable:
 def measure_latency_from_files(
     directory: RunDirectory, runtime: Runtime, batch: int, load: Callable[[], nn.Module], stakes: Stakes = Stakes()
 ) -> LatencyTable:
-    """The same table from the directory's files; the model itself is loaded only where the runtime reads no files."""
+    """The same table from the directory's files; the model itself is loaded only where the runtime does not read files."""
     known = directory.read_plan()
     if not known.workloads:
         raise ArtifactError(
@@ -198,7 +198,7 @@ def whole_scores(context: Context, menu: Menu, latency: LatencyTable) -> WholeSc
 
 
 def original_ms(context: Context) -> float:
-    """Latency of the network as it came, norms folded: the first row of its table, measured if it is not there."""
+    """Latency of the network as it was given, norms folded: the first row of its table, measured if it is not there."""
     known = context.directory.known_plan()
     if known is None or not _complete(context, known):
         menu_of(context, "layermerge")
@@ -260,7 +260,7 @@ def calibrated(context: Context, variant: Variant, net: RewrittenModule) -> Rewr
 
 def require_rewritten(net: RewrittenModule | MergedModule) -> RewrittenModule:
     if not isinstance(net, RewrittenModule):
-        raise ArtifactError("the network is merged already, so it cannot be trained as it was; remove its directory")
+        raise ArtifactError("the network is already merged, so it cannot be trained as it was; remove its directory")
     return net
 
 
@@ -293,7 +293,7 @@ def stamp_of(context: Context, net: RewrittenModule, recipe: Recipe | None) -> s
 
 
 def score_original(context: Context) -> OriginalScore:
-    """The score to report for the network as it came; read where the directory has it for these weights and data."""
+    """The score to report for the network as it was given; read where the directory has it for these weights and data."""
     stamp = document_digest([weights_digest(context.trace.module), context.task.describe()])
     return context.directory.known_score(stamp) or OriginalScore(stamp, context.task.test(context.model))
 
@@ -344,7 +344,7 @@ def _report(
     )
     copies = context.runtime.copies
     served = build(inputs, passes=copies).passes
-    # On the table's scale: measured beside the original.
+    # On the table's scale: measured alongside the original.
     originals = original_copies(context, passes=copies).passes
     measured_ms = measured_beside(context.runtime, originals, served, whole_ms)
     if reads:

@@ -1,7 +1,7 @@
 """YAML that users and strangers write: plain data within bounds.
 
 A few hundred bytes of YAML can stand for gigabytes (an alias repeats what its anchor holds, aliases of aliases multiply) or
-for nesting that no recursion survives. Guarantees: what is read is at most some megabytes; anything else is one line.
+for nesting that no recursion survives. Guarantees: what is read is at most a few megabytes; anything else is one line.
 """
 
 from __future__ import annotations

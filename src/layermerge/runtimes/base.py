@@ -99,7 +99,7 @@ class Runtime(ABC):
         raise self._reads_no_files()
 
     def record(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> Recording | None:
-        """Passes of the module in which each operator is timed; None where the runtime does not tell."""
+        """Passes of the module in which each operator is timed; None where the runtime does not report it."""
         del module, inputs, small
         return None
 
@@ -109,7 +109,7 @@ class Runtime(ABC):
         return None
 
     def copies_of(self, module: nn.Module, inputs: Inputs, *, passes: int, recordings: int = 0) -> Copies:
-        """So many passes of a whole network, each of a copy of its own; and recorded ones, where the runtime tells."""
+        """This many passes of a whole network, each of a copy of its own; and recorded ones, where the runtime reports it."""
         told = (self.record(module, inputs) for _ in range(recordings))
         return Copies([self.prepare(module, inputs) for _ in range(passes)], [one for one in told if one is not None])
 
@@ -151,7 +151,7 @@ class Runtime(ABC):
         return time.process_time if self.settings.threads == 1 and self.settings.device == "cpu" else None
 
     def elsewhere(self, number: int) -> AbstractContextManager[None]:
-        """Within it, feature maps lie at other addresses, others for each number, where passes allocate them anew.
+        """Within it, feature maps lie at other addresses, others for each number, where passes allocate them each time.
 
         Their distances decide which of them get into each other's way; runtimes that plan memory do that once for all copies.
         """

@@ -2,8 +2,8 @@
 
 Passes are timed in interleaved rounds, so that a machine that drifts slows all of them alike. The value is a low quantile:
 noise only ever adds. Passes that the system interrupted for another process are left out where enough others are there: on a
-crowded machine those are most of the long ones and few of the short ones. Rounds go on until the value is steady or the limit
-is reached, and how steady it was is kept.
+crowded machine those are most of the long ones and few of the short ones. Rounds continue until the value is steady or the
+limit is reached, and how steady it was is kept.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ClockSettings:
     least_seconds: float = 0.0
 
     def divided(self, parts: int) -> ClockSettings:
-        """For each of so many that share its time."""
+        """For each of this many that share its time."""
         return replace(
             self,
             least_rounds=-(-self.least_rounds // parts),
@@ -64,7 +64,7 @@ class Clocks:
     recorded: ClockSettings = ClockSettings(
         warm_up=2, least_rounds=6, least_seconds=0.08, most_rounds=60, seconds=0.15, quantile=0.3, spread=0.01
     )
-    """A workload in turn with the whole network, where the runtime tells what operators take."""
+    """A workload in turn with the whole network, where the runtime reports it what operators take."""
 
     @staticmethod
     def alike(settings: ClockSettings) -> Clocks:

@@ -1,6 +1,6 @@
-"""Export: a network as a file that others can run, checked against the torch module before it is left in place.
+"""Export: a network as a file that others can run, compared with the torch module before it is kept.
 
-`.onnx` (onnxruntime, OpenVINO and TensorRT read it), `.pt2` (torch.export) or `.safetensors` (weights). The batch size is
+`.onnx` (for onnxruntime, OpenVINO and TensorRT), `.pt2` (torch.export) or `.safetensors` (weights). The batch size is
 free, and so are height and width of a network that was traced so.
 """
 

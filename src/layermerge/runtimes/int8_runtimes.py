@@ -1,7 +1,7 @@
 """onnxruntime and OpenVINO serving INT8 files.
 
-What they are given to time is float32; they quantise it on the spot. How long integers take does not depend on their values, so
-any ranges do. What they are given to serve has to be quantised already, on images (`layermerge.quantize`).
+What they are given to time is float32; they quantise it immediately. How long integers take does not depend on their values, so
+any ranges will do. What they are given to serve has to be already quantised, on images (`layermerge.quantize`).
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class OnnxRuntimeBase(Runtime):
         return lambda: session(feed)
 
     def recorded(self, path: Path, inputs: Inputs) -> Recording | None:
-        """Passes of the file in which each operator is timed; None where the runtime does not tell."""
+        """Passes of the file in which each operator is timed; None where the runtime does not report it."""
         del path, inputs
         return None
 

@@ -35,8 +35,8 @@ def _attention(
 ) -> Tensor:
     """Over four dimensions, the only number that the exporter knows: leading ones become one, with a single head.
 
-    Its result is laid out anew: the exporter decides by the layout of one implementation whether a map can be viewed in another
-    shape, and then puts another implementation in its place.
+    Its result is laid out again: the exporter decides by the layout of one implementation whether a map can be viewed in
+    another shape, and then puts another implementation in its place.
     """
     mask = options.pop("attn_mask", mask)
     leading = query.shape[:-2]
@@ -56,7 +56,7 @@ def _attention(
 def keep_padding_before_pooling(model: Any) -> None:
     """Names the axes of zero padding ahead of max pooling, although they are all.
 
-    onnxruntime makes padding part of the pooling behind it, where it counts as nothing instead of as zeros: wrong wherever a
+    onnxruntime makes padding part of the pooling after it, where it counts as nothing instead of as zeros: wrong wherever a
     map is negative. It leaves padding with named axes alone.
     """
     from onnxscript import ir

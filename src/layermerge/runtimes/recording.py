@@ -1,7 +1,7 @@
 """Recording: passes of a network in which the runtime itself says how long each operator took.
 
 An operator belongs to the conv that it is, or that it follows up to the next conv or barrier: its activation, its norm, the
-add behind it. What runtimes insert by themselves, such as a change of layout, has no owner.
+add after it. What runtimes insert by themselves, such as a change of layout, has no owner.
 """
 
 from __future__ import annotations

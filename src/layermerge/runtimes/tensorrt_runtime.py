@@ -25,7 +25,7 @@ class TensorRt(OnnxRuntimeBase):
     name = "tensorrt"
     package = "tensorrt"
     extra = "tensorrt"
-    copies = 1  # each is built anew, which takes minutes
+    copies = 1  # each is built again, which takes minutes
 
     def _load(self) -> ModuleType:
         if not torch.cuda.is_available():

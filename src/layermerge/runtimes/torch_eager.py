@@ -21,7 +21,7 @@ from layermerge.tracing.inputs import Inputs
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Within it torch computes with so many threads; afterwards with as many as before."""
+    """Within it torch computes with this many threads; afterwards with as many as before."""
     before = torch.get_num_threads()
     if before != count:
         torch.set_num_threads(count)
@@ -127,7 +127,7 @@ class TorchCompile(TorchEager):
     """What `torch.compile(module)(x)` does; the first pass compiles."""
 
     name = "torch-compile"
-    copies = 1  # each is compiled anew
+    copies = 1  # each is compiled again
 
     def record(self, module: nn.Module, inputs: Inputs, *, small: bool = False) -> None:
         """Operators of its own make are not those of the network."""

@@ -52,7 +52,7 @@ def write_onnx(module: nn.Module, path: Path, inputs: Inputs) -> None:
                 dynamo=True,
                 verbose=False,
             )
-        with quiet():  # anew: an interrupt that the exporter swallowed has been raised by now
+        with quiet():  # again: an interrupt that the exporter swallowed has been raised by now
             keep_padding_before_pooling(program.model)
             program.save(path, external_data=False)
     except torch.onnx.OnnxExporterError as error:

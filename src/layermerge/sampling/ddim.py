@@ -29,7 +29,7 @@ def time_steps(schedule_steps: int, count: int, spacing: Spacing = "uniform") ->
     """The time steps that are visited, rising; sampling goes through them from the last to the first.
 
     As the authors of DDIM choose them. Uniform ones are a whole number apart, so there are more of them than asked for
-    where the count is no divisor.
+    where the count does not divide it.
 
     >>> time_steps(1000, 4)
     (0, 250, 500, 750)

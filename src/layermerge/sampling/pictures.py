@@ -45,7 +45,7 @@ def to_pixels(images: Tensor, name: str = "images") -> Tensor:
 
 
 def write_grid(images: Tensor, path: str | Path, columns: int | None = None) -> Path:
-    """Writes images as one PNG, row by row with a thin gap; by default as near to a square as their number allows."""
+    """Writes images as one PNG, row by row with a thin gap; by default as close to a square as their number allows."""
     target = Path(path)
     require_png(target)
     pixels = _drawable(images)

@@ -1,8 +1,8 @@
 """Budgets as users write them: "60%" and "1.8x" relative to the original network's latency, "12ms" absolute.
 
-A plain number above 0 and up to 1, as text or not, is a share: 0.6 is "60%". No other number is a budget, since nobody could
-tell whether 60 means per cent or milliseconds. A budget is met when latency <= budget. Amounts are exact decimals until the
-last step, so "100%" and "1x" are the original's latency to the last bit.
+A plain number above 0 and up to 1, as text or not, is a share: 0.6 is "60%". No other number is a budget, since it would be
+unclear whether 60 means per cent or milliseconds. A budget is met when latency <= budget. Amounts are exact decimals until
+the last step, so "100%" and "1x" are the original's latency to the last bit.
 """
 
 from __future__ import annotations

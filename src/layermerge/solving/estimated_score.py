@@ -1,7 +1,7 @@
-"""Estimated scores: what the task would say of a choice that nobody has built yet, before any training.
+"""Estimated scores: what the task would say of a choice that has not been built yet, before any training.
 
 In: a table of divergences with whole networks in it, each of which was scored by the task. Out: a curve from the loss of a
-choice to its score, with the interval in which 95 of 100 lie: how far each of the whole networks is from what the others say.
+choice to its score, with the interval in which 95 % lie: how far each of the whole networks is from what the others say.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from layermerge.tasks.base import ScoreKind
 FEWEST = 4
 """Whole networks below which nothing is estimated."""
 _LEAST_SHARE = 0.25
-"""Of the mean fall of the score: no estimate is taken to be surer than one of so small a fall."""
+"""Of the mean fall of the score: no estimate counts as surer than one of a fall this small."""
 _WITHIN = 2.3
-"""Standard deviations within which 95 of 100 lie, where a dozen or so tell how large it is."""
+"""Standard deviations within which 95 % lie, where a dozen or so tell how large it is."""
 
 
 @dataclass(frozen=True)
 class EstimatedScore:
-    """The task's score on held-out images; off by less than `error` in 95 of 100 cases."""
+    """The task's score on held-out images; off by less than `error` in 95 % of cases."""
 
     value: float
     error: float

@@ -29,7 +29,7 @@ from layermerge.tables.latency import Prediction
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One end of a trade: this importance at this latency, fixed cost included."""
+    """A point of the frontier: this importance at this latency, fixed cost included."""
 
     latency_ms: float
     importance: float
@@ -42,31 +42,31 @@ class Round:
     predicted_ms: float
     measured_ms: float
     error_ms: float = 0.0
-    """How far the prediction was thought to be off: in 95 of 100 cases by less."""
+    """How far the prediction was thought to be off: in 95 % of cases by less."""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The order: which candidate treats which layers, first layer first.
+    """The chosen candidates, first layer first.
 
-    From a frontier it is predicted; where its merged network was built and measured, it says that too.
+    A solution from a frontier is predicted; once its merged network was built and measured, it holds that too.
     """
 
     candidates: tuple[Candidate, ...]
     latency_ms: float
     """Predicted: the sum of the table's rows, fixed cost included."""
     importance: float
-    """The sum that was made as large as the budget allows."""
+    """The sum that was maximised within the budget."""
     measured_ms: float | None = None
     """The whole merged network's latency."""
     budget_ms: float | None = None
-    """What the measured latency was to keep."""
+    """The budget for the measured latency."""
     rounds: tuple[Round, ...] = ()
-    """Every choice that was tried on the way to this one."""
+    """Every choice that was tried before this one."""
     error_ms: float | None = None
-    """How far the predicted latency may be off: in 95 of 100 cases by less."""
+    """How far the predicted latency may be off: in 95 % of cases by less."""
     estimated: EstimatedScore | None = None
-    """What the task would say of it, calibrated and before any training, where the tables can tell."""
+    """The score to expect, calibrated and before any training, where the tables can tell."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,17 +80,17 @@ class Frontier:
     layers: int
     """How many layers the network has; every solution covers them all."""
     tick_ms: float | None
-    """What latencies were rounded up to; None where the frontier is exact."""
+    """The step that latencies were rounded up to; None where the frontier is exact."""
     _latency_ms: Floats
     _importance: Floats
     _chain: Callable[[int], Sequence[str]]
     _candidates: Mapping[str, Candidate]
     estimate: Callable[[float], EstimatedScore] | None = None
-    """From the importance of a choice to what the task would say of it, where the tables can tell."""
+    """From the importance of a choice to the score to expect, where the tables can tell."""
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
-        """Latency and importance of every point, fastest first; `at(budget)` gives the solution behind one."""
+        """Latency and importance of every point, fastest first; `at(budget)` gives the solution."""
         return tuple(map(Point, self._latency_ms.tolist(), self._importance.tolist()))
 
     @property
@@ -105,7 +105,7 @@ class Frontier:
 
     @checked(OptionError)
     def solution(self, index: int) -> Solution:
-        """The choice behind `points[index]`."""
+        """The solution of `points[index]`."""
         count = len(self._latency_ms)
         if not -count <= index < count:
             raise OptionError(f"the frontier has no point {index}; it has {count}, counted from 0")
@@ -129,7 +129,7 @@ class Frontier:
         return self.solution(index)
 
     def predict(self, solution: Solution) -> Prediction:
-        """What the solution was found with: a frontier learns nothing."""
+        """The prediction of the solution; a frontier learns nothing from it."""
         return Prediction(solution.latency_ms, solution.error_ms or 0.0)
 
     def to_document(self) -> dict[str, Any]:
@@ -165,9 +165,7 @@ class Frontier:
             lines.append(self._line(f"{budget}%", self.at(f"{budget}%")))
         lines.append(self._line("smallest", self.solution(0)))
         if self.estimate is not None:
-            lines.append(
-                "estimated: on held-out images, calibrated and not fine-tuned; 95 of 100 lie within the interval"
-            )
+            lines.append("estimated: on held-out images, calibrated and not fine-tuned; 95 % lie within the interval")
         return "\n".join(lines)
 
     def _shares(self) -> Iterable[int]:

@@ -2,10 +2,10 @@
 
 In: a plan, its latency table, scores, and a bench on which workloads are timed and merged networks built. It answers as a
 frontier does, and whatever it measures on the way is added to the table, with its round.
-A solver picks rows that came out too small. So the rows of a choice are timed anew and pooled, and the choice is made again,
+A solver picks rows that came out too small. So the rows of a choice are timed again and pooled, and the choice is made again,
 until it stays; its prediction rests on samples that took no part in choosing. When its merged network is built, what the
 runtime tells of it, and its latency as a whole, correct the rows, so that the next choice, and another budget, profit.
-A loop that was interrupted goes on where it stopped: it finds its rows in the table, and makes the same choices by them.
+A loop that was interrupted continues where it stopped: it finds its rows in the table, and makes the same choices by them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Learning:
         return solve(self.plan, self.latency, self.scores, objective=self.objective)
 
     def within(self, allowed: float) -> Solution:
-        """The best choice, its rows timed anew until it stays the same."""
+        """The best choice, its rows timed again until it stays the same."""
         solution = self._best(allowed)
         for _ in range(_MOST_CHOICES):
             if not (untimed := [one for one in self._uncertain(solution) if not self._timed_anew(one)]):
@@ -114,7 +114,7 @@ class Learning:
     # -- what it learns
 
     def measure(self, solution: Solution) -> Measured:
-        """Builds the merged network and measures it beside the original; what it tells goes into the table."""
+        """Builds the merged network and measures it alongside the original; what that shows goes into the table."""
         self.round += 1
         owners, chosen = self._owners(solution), [candidate.key for candidate in solution.candidates]
         network = self._name(f"network {document_digest(chosen)}")
@@ -155,7 +155,7 @@ class Learning:
         return found
 
     def _uncertain(self, solution: Solution) -> list[Workload]:
-        """The workloads of a choice that no network has told of yet."""
+        """The workloads of a choice that no network has shown yet."""
         told = {row.of for row in self.latency.table.rows.values() if row.in_network}
         used = [self.latency.workloads[candidate.key] for candidate in solution.candidates if not candidate.fixed]
         distinct = {workload.key: workload for workload in used if workload is not None and workload.key not in told}

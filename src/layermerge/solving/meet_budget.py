@@ -1,8 +1,8 @@
-"""Meet the budget: on the artifact, not on paper.
+"""Meet the budget: as measured on the artifact, not only as predicted.
 
-Latency does not depend on weights, so the merged network of a solution is built and measured whole, beside the original,
-before anything is fine-tuned. Where the measured latency misses the budget, the prediction is corrected by what was seen and
-the choice is made again, until the budget is kept; where it leaves room, once more for the room.
+Latency does not depend on weights, so the merged network of a solution is built and measured whole, alongside the original,
+before anything is fine-tuned. Where the measured latency misses the budget, the prediction is corrected and the choice is made
+again, until the budget is kept; where it leaves room, once more to use it.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def meet_budget(
 ) -> Solution:
     """The most important solution whose merged network, measured whole on the runtime, keeps the budget.
 
-    What is measured on the way is added to the latency table's file. Costs some seconds for the rows of the choice, and an
-    export and some seconds of timing for each round, of which there are usually one or two.
+    What is measured on the way is added to the latency table's file. Costs a few seconds for the rows of the choice, and an
+    export and a few seconds of timing for each round, of which there are usually one or two.
     """
     plan.require_network(trace.structure)
     settings = latency.table.provenance
@@ -94,7 +94,7 @@ def meet_budget(
 def meet_budget_on(
     bench: Bench, plan: Plan, latency: LatencyTable, scores: Scores, *, budget: Budget, objective: Objective
 ) -> Solution:
-    """The same where a bench is at hand."""
+    """The same, with a bench that exists already."""
     loop = f"{plan.method} {objective} {budget_text(budget)}"
     learning = Learning(loop, plan, latency, scores, objective, bench)
     return close_the_loop(learning, budget, learning.measure, learning.predict_afresh)
@@ -108,7 +108,7 @@ def close_the_loop(
 ) -> Solution:
     """Chooses, measures, corrects, until the budget is kept; knows nothing of runtimes. `predict` is what is reported.
 
-    A budget below every prediction is no exception: what is removed may take more with it than its rows say, so only a
+    A budget below every prediction is not refused at once: what is removed may take more with it than its rows say, so only a
     measurement can tell that the fastest choice is too slow.
     """
     target = budget_ms(budget, choices.original_ms)

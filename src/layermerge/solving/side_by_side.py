@@ -1,4 +1,4 @@
-"""Side by side: a merged network's latency beside the original's, so that drift cancels."""
+"""Side by side: a merged network's latency alongside the original's, so that drift cancels."""
 
 from __future__ import annotations
 

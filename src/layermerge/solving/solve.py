@@ -2,9 +2,9 @@
 
 In: a `Plan`, its latency table, and how much each candidate changes the score (D). Out: the whole `Frontier`.
 A candidate scores exp(D) where a conv is kept; a merge that loses nothing scores what its layers do. One that keeps none is
-no layer and earns no layer's credit: exp(D) - 1, or exp(D) where the method never merges. Divergences are summed in the unit
-in which they add up, and held against whole networks (`divergences`). Candidates whose row failed or was ruled out are not on
-the menu.
+not a layer and earns no layer's credit: exp(D) - 1, or exp(D) where the method never merges. Divergences are summed in the unit
+in which they add up, and checked against whole networks (`divergences`). Candidates whose row failed or was ruled out are
+not on the menu.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def solve(
     """The best choice of candidates for every budget at once; exact, unless `tick_ms` rounds latencies up.
 
     Costs milliseconds on tables of the paper's size. `objective` is exp, as in the paper, or delta, which sums D itself; by
-    default what the table of scores was estimated for. Warns where a merge that could be worth more than its layers was left
-    out because its latency was only bounded.
+    default what the table of scores was estimated for. Warns if a merge that could be worth more than its layers was left out
+    because its latency was only bounded.
     """
     _require_of_plan(plan, latency, scores)
     objective = objective or objective_of(scores)
@@ -102,17 +102,19 @@ def _calibrated(scores: Scores) -> bool:
 
 
 def _require_of_plan(plan: Plan, latency: LatencyTable, scores: Scores) -> None:
-    """Refuses tables of another network; numbers by key, which do not say what they are of, by their keys."""
+    """Refuses tables of another network; plain numbers, which do not name their network, are checked by their keys."""
     if latency.plan.network != plan.network:
         raise TableError(
-            "the latency table is of another network than the plan; measure it: measure_latency(plan, ...)"
+            "the latency table belongs to another network than the plan; measure it: measure_latency(plan, ...)"
         )
     if not isinstance(scores, Table):
         unknown = [key for key in scores if key not in {candidate.key for candidate in plan.candidates}]
         if unknown:
             raise TableError(f"the scores have '{unknown[0]}', which is not a candidate of the plan; leave it out")
     elif scores.provenance.get("kind", "importance") != "importance":
-        raise TableError(f"{scores.name} holds no importance; give what measure_importance(trace, plan, task) returns")
+        raise TableError(
+            f"{scores.name} is not an importance table; give what measure_importance(trace, plan, task) returns"
+        )
     elif scores.provenance.get("network", plan.network) != plan.network:
         raise TableError(f"{scores.name} was measured for another network than the plan's; measure it again")
 

@@ -1,9 +1,9 @@
-"""Whole choices: the networks that sums are held against.
+"""Whole choices: the networks that sums are checked against.
 
 In: a plan, its tables, and a way to score the network of a choice as a whole. Out: the table of scores with rows of whole
 networks in it, named by their candidates, which `solve` reads. First choices along the frontier, of all speeds, so that
 every budget has an estimate; then, for one budget, the best choices around it, until the best one is among those scored.
-What is scored next depends on the table alone, so whatever was interrupted goes on as if it had not been.
+What is scored next depends on the table alone, so whatever was interrupted continues as if it had not been.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from layermerge.tracing.operators import bind
 
 
 def affine_of(module: LiftedModule, node: fx.Node) -> tuple[Tensor, Tensor]:
-    """The scale and the shift in float64, each of one value or of one a channel."""
+    """The scale and the shift in float64, each of one value or of one per channel."""
     if node.op == "call_module":
         norm = module.get_submodule(str(node.target))
         assert isinstance(norm, nn.modules.batchnorm._BatchNorm)

@@ -1,6 +1,6 @@
 """Concatenations of a merged network: what names a map twice needs it once.
 
-Where layers were removed, several inputs of a concatenation can be the same map. The slices of the conv behind it that read
+Where layers were removed, several inputs of a concatenation can be the same map. The slices of the conv after it that read
 this map then add up, and the concatenation gets smaller or goes.
 """
 

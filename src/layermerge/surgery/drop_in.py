@@ -42,7 +42,7 @@ class _CallTranslator:
 
     @staticmethod
     def _spread(value: Any, example: Any, batch: int) -> Any:
-        """One number for all samples, where the network was traced with one a sample."""
+        """One number for all samples, where the network was traced with one per sample."""
         if not isinstance(example, Tensor) or example.dim() != 1:
             return value
         tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=example.dtype)

@@ -35,7 +35,7 @@ class Pad:
 
 @dataclass(frozen=True)
 class Crop:
-    """The reverse: a branch needs less of the padding at its range's input than the branch beside it."""
+    """The reverse: a branch needs less of the padding at its range's input than the branch next to it."""
 
     readers: tuple[str, ...]
     sides: Sides
@@ -60,7 +60,7 @@ class Remove:
 
 @dataclass(frozen=True)
 class MoveNorm:
-    """A statistical norm leaves its place and stands behind another node."""
+    """A statistical norm leaves its place and follows another node."""
 
     node: str
     behind: str
@@ -76,7 +76,7 @@ class Join:
 
 @dataclass(frozen=True)
 class AddActivation:
-    """A module that its range lost is called again behind a node."""
+    """A module that its range lost is called again after a node."""
 
     module: str
     behind: str
@@ -92,7 +92,7 @@ class ReplaceActivation:
 
 @dataclass(frozen=True)
 class ReplaceGate:
-    """A parameter of one value a channel takes the place of a value that is computed."""
+    """A parameter of one value per channel takes the place of a value that is computed."""
 
     gate: Gate
     parameter: str

@@ -35,7 +35,7 @@ class FittedModules:
 
 
 def _own_modules(module: RewrittenModule, site: Site) -> FittedModules | None:
-    """The conv of a region and the norm behind it, where these compute all of it; None where its layers are more."""
+    """The conv of a region and the norm after it, where these compute all of it; None where its layers are more."""
     calls = [node for node in site.members if node.meta["role"] is not Role.PAD]
     if any(node.op != "call_module" for node in calls):
         return None

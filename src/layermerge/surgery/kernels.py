@@ -64,7 +64,7 @@ class Kernel:
         return Kernel(weight, self.bias + other.bias, spec, shifts)
 
     def scaled(self, scale: Tensor, shift: Tensor) -> Kernel:
-        """Followed by a scale and shift a channel: a folded norm, or a scalar."""
+        """Followed by a scale and shift per channel: a folded norm, or a scalar."""
         weight, bias = fold_affine(self.weight, self.bias, scale, shift)
         carried = {name: scale.reshape(-1, 1) * matrix for name, matrix in self.shifts.items()}
         return Kernel(weight, bias, self.spec, carried)

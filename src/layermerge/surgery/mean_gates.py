@@ -1,7 +1,8 @@
-"""Mean gates: a parameter of one value a channel in the place of a gate, which folds into a conv beside it.
+"""Mean gates: a parameter of one value per channel in the place of a gate, which folds into a conv next to it.
 
 In: the readings of all candidates. Out: the readings with each product that only multiplies by a parameter now as a step of the
-range whose conv it folds into: the one right before it, or else the one right behind it, where zero padding does not mind it.
+range whose conv it folds into: the one right before it, or else the one right after it, where zero padding
+is not affected.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: a `RewrittenModule`. Out: a new `MergedModule` in eval mode; the rewritten one is not touched.
 Guarantees: every norm that can fold is folded, every range is one conv, removed layers are gone from the graph, and the
-result is checked against the unmerged module on the spot (see `check`).
+result is checked against the unmerged module immediately (see `check`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from layermerge.tracing.operators import Role
 
 
 class MergedModule(LiftedModule):
-    """A merged network: fewer convs, no foldable norms; `surgery` says how it came about."""
+    """A merged network: fewer convs, no foldable norms; `surgery` says how it was made."""
 
     surgery: Surgery
 
@@ -117,7 +117,7 @@ def _part(name: str, kernel: Kernel, dtype: torch.dtype) -> _Part:
 
 
 def _carrier(matrix: Tensor) -> nn.Conv2d:
-    """Carries a shift through the kernels behind it: a 1x1 conv on a 1x1 map."""
+    """Carries a shift through the kernels after it: a 1x1 conv on a 1x1 map."""
     carrier = nn.Conv2d(matrix.shape[1], matrix.shape[0], 1, bias=False, device="meta")
     carrier.weight = nn.Parameter(matrix[:, :, None, None].contiguous())
     return carrier

@@ -46,7 +46,7 @@ from layermerge.tracing.structure import Gate, Structure, main_input
 from layermerge.tracing.trace import Trace
 
 FitForm = Literal["kernel", "mixing", "affine"]
-"""What calibration fitted of a range: its whole kernel, a 1x1 behind it, or a scale and a shift a channel."""
+"""What calibration fitted of a range: its whole kernel, a 1x1 after it, or a scale and a shift per channel."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def rewrite(trace: Trace, candidates: Iterable[Candidate], *, add_activation: bo
     >>> sorted(rewrite(traced, [plan(traced)["0-2:3x3g1"]]).state_dict())
     ['0.bias', '0.weight']
 
-    `add_activation` puts the last lost activation behind a merged range where otherwise two convs would meet without one,
+    `add_activation` puts the last lost activation after a merged range where two convs would otherwise meet without one,
     as in networks with linear bottlenecks.
     """
     chosen = tuple(sorted(candidates, key=lambda candidate: candidate.start))
@@ -140,7 +140,7 @@ def rewrite(trace: Trace, candidates: Iterable[Candidate], *, add_activation: bo
 
 
 def _living(graph: fx.Graph, regions: list[Reading]) -> tuple[Reading, ...]:
-    """The regions that anything still reads, numbered anew: a dropped branch may have been the only reader of another."""
+    """The regions that anything still reads, renumbered: a dropped branch may have been the only reader of another."""
     members = [node for node in graph.nodes if "region" in node.meta]
     numbers = sorted({node.meta["region"] for node in members})
     for node in members:
@@ -153,12 +153,12 @@ def _require_fit(structure: Structure, candidates: tuple[Candidate, ...]) -> Non
     for candidate in candidates:
         if not 0 <= candidate.start < candidate.end <= len(names):
             raise SurgeryError(
-                f"candidate {candidate.key} lies outside the network's {len(names)} layers; it is of another model"
+                f"candidate {candidate.key} lies outside the network's {len(names)} layers; it belongs to another model"
             )
         if names[candidate.start : candidate.end] != candidate.layers:
             raise SurgeryError(
                 f"candidate {candidate.key} covers '{candidate.layers[0]}'.. but this network has "
-                f"'{names[candidate.start]}'.. there; it is of another model"
+                f"'{names[candidate.start]}'.. there; it belongs to another model"
             )
         if not set(candidate.kept) <= set(candidate.layers):
             raise SurgeryError(f"candidate {candidate.key} keeps layers that it does not cover: {candidate.kept}")

@@ -1,4 +1,4 @@
-"""Wiring: a rewritten graph is what its candidates say. Checked on the spot, each time, without computing a tensor.
+"""Wiring: a rewritten graph is what its candidates say. Checked immediately, each time, without computing a tensor.
 
 Every region is one piece with one input and one output, pads at its input alone, and yields a map of the traced size.
 Whatever stands outside regions reads maps of the shapes that it was traced with. Nothing is written to in place between a

@@ -28,7 +28,7 @@ def usual_objective(estimator: EstimatorName) -> Objective:
 
 
 MARGIN_OF_ONE = 4.0
-"""A first pass, cold, is a bound where it takes so many times as long as the untouched range."""
+"""A first pass, cold, is a bound where it takes this many times as long as the untouched range."""
 MARGIN_OF_TWO = 1.5
 """The smaller of two warm passes; also a smaller kernel on the same map."""
 

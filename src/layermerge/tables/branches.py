@@ -1,4 +1,4 @@
-"""Branches: residual branches with work of their own beside their convs: gates, norms, attention.
+"""Branches: residual branches with work of their own besides their convs: gates, norms, attention.
 
 Nothing but dropping such a branch takes that work away, so it belongs to no conv's workload. The branch is timed whole, between
 neighbours as workloads are; what its convs do not account for is charged to whatever keeps it. So it is with gates that may be
@@ -71,7 +71,7 @@ class _Excerpt:
 
 
 def branches_of(trace: Trace, rules: Rules | None = None) -> tuple[Branch, ...]:
-    """The network's branches that are no chain, outer ones before those inside them; gates where the rules replace them."""
+    """The network's branches that are not chains, outer ones before those inside them; gates where the rules replace them."""
     nodes = {node.name: node for node in trace.module.graph.nodes}
     subgraphs = [block for block in trace.structure.blocks if isinstance(block.body[0], SubgraphStep)]
     found = [_branch(trace, (block.start, block.end), _excerpt(nodes[block.add])) for block in subgraphs]

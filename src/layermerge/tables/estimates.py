@@ -23,7 +23,7 @@ from layermerge.tables.workloads import Workload
 Floats = NDArray[np.float64]
 
 _ALONE, _IN_NETWORK, _WHOLE = 0.05, 0.02, 0.005
-"""How far a row is off beside its spread, relative: a workload by itself, one told of a network, a whole network."""
+"""How far a row is off besides its spread, relative: a workload by itself, one reported for a network, a whole network."""
 _IN_COMMON = 0.03
 """How far all merged workloads are off together, relative: no single layer was like them."""
 _TOWARD_ALL = 0.1
@@ -76,7 +76,7 @@ class Observations:
 
     @property
     def told(self) -> bool:
-        """Whether the runtime told what single layers take in the original network."""
+        """Whether the runtime reported what single layers take in the original network."""
         return any(key in self._in_network for key in self.layers)
 
     def ratio(self, kind: str | None = None) -> float:
@@ -90,7 +90,7 @@ class Observations:
         return _ratio(pairs, _TOWARD_ALL * sum(self._alone[key].ms for key in both), every)
 
     def estimates(self, scale: float) -> dict[str, Estimate]:
-        """By workload; `scale` is what rows are multiplied by where the runtime does not tell."""
+        """By workload; `scale` is what rows are multiplied by where the runtime does not report it."""
         found = {}
         for key, alone in self._alone.items():
             found[key] = alone.scaled(self.ratio(_kind(self.workloads[key])) if self.told else scale)
@@ -168,6 +168,6 @@ class Corrected:
         return float(self.ms[self.places[key]])
 
     def error_ms(self, counts: Mapping[str, int]) -> float:
-        """How far the sum of so many of each may be off: one standard deviation."""
+        """How far the sum of this many of each may be off: one standard deviation."""
         weights = self._counts(counts)
         return math.sqrt(max(float(weights @ self.covariance @ weights), 0.0))

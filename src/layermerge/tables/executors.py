@@ -1,6 +1,6 @@
 """Executors: where the entries of a table are measured.
 
-In: a measurement and the keys to measure. Out: one row a key, as each is done, in any order.
+In: a measurement and the keys to measure. Out: one row per key, as each is done, in any order.
 Guarantees: a measurement that fails becomes a failed row with its reason, and so does one whose process dies; what would
 fail every entry alike, and what is a fault of the program, ends the run instead.
 """
@@ -112,7 +112,7 @@ _LOOK_EVERY = 0.2
 
 
 class _Worker:
-    """A process that measures keys sent to it, started anew after it died."""
+    """A process that measures keys sent to it, restarted after it died."""
 
     pipe: Connection
 

@@ -43,13 +43,13 @@ def measure_importance(
     device: str = "cpu",
     shard: Shard = WHOLE_TABLE,
 ) -> Table:
-    """Measures a plan's importance table, or goes on with it where an earlier run stopped.
+    """Measures a plan's importance table, or continues it where an earlier run stopped.
 
     By default candidates are fitted in closed form and compared with the original, without training or labels: costs a fit
-    and two passes of what lies behind it an entry. With `steps` or `recipe` copies are trained, as in the paper: SGD for
-    so many steps, or as the recipe says. With `latency`, candidates that it rules out are not run (`Rules.rule_out_slow`).
-    `device` is where entries are measured: cpu, cuda, or auto. A shard (number from 0, count) is written beside the table,
-    which takes it in later.
+    and two passes of what follows it per entry. With `steps` or `recipe` copies are trained, as in the paper: SGD for `steps`
+    steps, or as the recipe says. With `latency`, candidates that it rules out are not run (`Rules.rule_out_slow`). `device`
+    is where entries are measured: cpu, cuda, or auto. A shard (number from 0, count) is written next to the table, which
+    takes it in later.
     """
     if steps is not None and recipe is not None:
         raise TableError("steps and recipe both say how long copies are trained; give one of them")
@@ -76,7 +76,7 @@ def measure_importance_by(
     plan.require_network(trace.structure)
     if latency is not None and latency.plan.network != plan.network:
         raise TableError(
-            "the latency table is of another network than the plan; measure it: measure_latency(plan, ...)"
+            "the latency table belongs to another network than the plan; measure it: measure_latency(plan, ...)"
         )
     require_part(part.shard)
     usable_device(part.device)

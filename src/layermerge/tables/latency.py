@@ -2,8 +2,8 @@
 
 In: a `Plan` and the rows of a table. Out: a `LatencyTable`: milliseconds by candidate, and how far they may be off.
 Rows of a workload are pooled and brought to what it takes within a network (`estimates`). What a residual branch computes
-beside its convs (a gate, attention) is charged to the candidates that keep the branch. What no candidate covers (pooling,
-the classifier) is the fixed cost: the whole network minus its single layers. Where the runtime does not tell what they take
+besides its convs (a gate, attention) is charged to the candidates that keep the branch. What no candidate covers (pooling,
+the classifier) is the fixed cost: the whole network minus its single layers. Where the runtime does not report what they take
 in the network, and they sum to more than the whole, rows are scaled.
 """
 
@@ -31,12 +31,12 @@ _CONTEXT = 0.02
 """How far layers that two networks share take less or more in one of them, relative to the whole (one standard deviation)."""
 _ROUNDING = 1e-12
 _INTERVAL = 2.0
-"""Standard deviations on either side: 95 of 100."""
+"""Standard deviations on either side: 95 %."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A sum of rows, and how far it may be off: in 95 of 100 cases by less."""
+    """A sum of rows, and how far it may be off: in 95 % of cases by less."""
 
     ms: float
     error_ms: float
@@ -94,7 +94,7 @@ class LatencyTable:
 
     @cached_property
     def _rests(self) -> dict[Branch, float]:
-        """What each branch takes beside its convs and the branches inside it; none for a branch that could not be measured."""
+        """What each branch takes besides its convs and the branches inside it; none for a branch that could not be measured."""
         rests: dict[Branch, float] = {}
         for branch in reversed(self.branches):
             if self.table[branch.key].status == "ok":
@@ -107,8 +107,9 @@ class LatencyTable:
 
     @cached_property
     def scale(self) -> float:
-        """What a row by itself is multiplied by: what single layers take in the network, where the runtime tells; otherwise
-        below 1 where they sum to more than the whole."""
+        """What a row by itself is multiplied by: what single layers take in the network, where the runtime reports it;
+        otherwise below 1 where they sum to more than the whole.
+        """
         alone_ms = sum(self._alone(single) + _charged(self._rests, single) for single in self._singles)
         if self._observed.told:
             return self._observed.ratio()
@@ -259,7 +260,7 @@ class LatencyTable:
 
 
 def _charged(rests: Mapping[Branch, float], candidate: Candidate) -> float:
-    """What the candidate leaves running beside its own work: the rest of every branch that begins in it and stays."""
+    """What the candidate leaves running besides its own work: the rest of every branch that begins in it and stays."""
     return sum(rest for branch, rest in rests.items() if branch.kept_by(candidate))
 
 
@@ -277,6 +278,6 @@ def _value(table: Table, key: str) -> float:
         raise TableError(f"{table.name}: '{key}' has no latency ({row.reason}); remove its line to measure it again")
     if not 0 <= row.value <= _LONGEST_MS:
         raise TableError(
-            f"{table.name}: value of '{key}' is {row.value:g}, which is no latency; remove its line to measure it again"
+            f"{table.name}: value of '{key}' is {row.value:g}, which is not a latency; remove its line to measure it again"
         )
     return row.value

@@ -1,8 +1,8 @@
 """Measuring: fills a latency table, on the machine that it is run on; durable and resumable.
 
 Each distinct workload is timed once, in the runtime, at the network's true resolution and in proportion to the whole network,
-which comes first. Then what the runtime tells of it, layer by layer; single layers; and what merges to more, in an order in
-which the slow ones are known by what came before them (`bounds`).
+which comes first. Then what the runtime reports about it, layer by layer; single layers; and what merges to more, in an order
+in which the slow ones are known by what came before them (`bounds`).
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def measure_latency(
     objective: Objective = "exp",
     largest_gain: float = 1.0,
 ) -> LatencyTable:
-    """Measures a plan's latency table, or goes on with it where an earlier run stopped.
+    """Measures a plan's latency table, or continues it where an earlier run stopped.
 
     `runtime` is a name, run with `threads`, or a runtime with settings of its own (device, dtype, layout). Merges that are
-    slower than the layers that they stand for are only bounded, unless they could score more: `objective` says what is
-    summed, and no change raises the score by more than `largest_gain`. Costs about a fifth of a second for each distinct
-    workload, plus an export of the whole network or two.
+    slower than the layers they replace are only bounded, unless they could score more: `objective` says what is summed, and
+    no change raises the score by more than `largest_gain`. Costs about a fifth of a second for each distinct workload, plus
+    an export of the whole network or two.
     """
     chosen = make_runtime(runtime, RuntimeSettings(threads=threads))
     plan.require_network(trace.structure)
@@ -103,7 +103,7 @@ class LatencyJob:
     branches: tuple[Branch, ...] = ()
     branch: Callable[[Branch], Pass] | None = None
     recorded: Callable[[], Sequence[Recording]] = tuple
-    """Copies of the untouched network in which each operator is timed, where the runtime tells."""
+    """Copies of the untouched network in which each operator is timed, where the runtime reports it."""
     stakes: Stakes = field(default_factory=Stakes)
 
     def run(self, runtime: Runtime, batch: int, path: str | Path, clocks: Clocks | None = None) -> LatencyTable:
@@ -188,7 +188,7 @@ class _Filling:
         return limits(self.job.plan, self.job.workloads, self.job.stakes, untouched_ms)
 
     def _in_network(self, table: Table, whole: Callable[[], Pass]) -> Table:
-        """Rows of single layers as the runtime tells them of the untouched network."""
+        """Rows of single layers as the runtime reports them for the untouched network."""
         wanted: dict[str, list[str]] = {}
         for single in self.job.plan.candidates:
             workload = self.job.workloads.get(single.key)
@@ -208,7 +208,7 @@ class _Filling:
 
 
 def in_network_key(key: str) -> str:
-    """Names the row of a workload that the runtime told of the untouched network."""
+    """Names the row of a workload that the runtime reported for the untouched network."""
     return f"in the network: {key}"
 
 
@@ -222,7 +222,7 @@ def told_rows(
 ) -> dict[str, Row]:
     """What workloads take in a recorded network, by the modules of the convs that they are; in proportion to the whole.
 
-    The mean of its copies, each recorded for its part of the time, in turn with the original: networks are measured beside it,
+    The mean of its copies, each recorded for its part of the time, in turn with the original: networks are measured next to it,
     and what it leaves in the caches counts. A workload whose conv the runtime does not name by itself has no row.
     """
     passes = []
@@ -280,5 +280,5 @@ def _needed_by_every_row(whole: Callable[[], Pass]) -> Pass:
 
 
 def _weight_bytes(plan: Plan) -> int:
-    """How much the network reads beside its feature maps; four bytes a weight."""
+    """How much the network reads besides its feature maps; four bytes per weight."""
     return 4 * sum(layer.spec.weights for layer in plan.layers)

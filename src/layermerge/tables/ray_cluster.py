@@ -51,7 +51,7 @@ class RayCluster:
 
 
 _TRIES = 3
-"""How often an entry may take its process down; the first times it may have been the fault of others beside it."""
+"""How often an entry may take its process down; the first times it may have been the fault of others next to it."""
 
 
 def _fetched(ray: Any, done: Any, key: str, crashes: Counter[str]) -> Row | None:

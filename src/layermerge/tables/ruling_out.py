@@ -3,7 +3,7 @@
 A merge pays by being faster. Where the same range with the same convs kept, but unmerged, is on the menu and no slower, the
 solver prefers it as long as it scores at least as much. It must, where its own score (one for each kept layer, and what
 dropping the others costs) is no less than the most that any single entry can score. A cheaper activation that saves no time is
-not tried either: nothing else speaks for it.
+not tried either: it has no other advantage.
 """
 
 from __future__ import annotations

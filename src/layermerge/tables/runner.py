@@ -53,7 +53,7 @@ def _require_few_failures(table: Table, wanted: Sequence[str]) -> None:
     if len(failed) > MOST_FAILED * len(wanted):
         raise TableError(
             f"{len(failed)} of {len(wanted)} entries of {table.name} could not be measured, the first because of "
-            f"{failed[0].reason}; mend that, remove the table and measure it again"
+            f"{failed[0].reason}; fix that, remove the table and measure it again"
         )
 
 

@@ -1,6 +1,6 @@
 """Shards: one table measured in parts, on machines that share nothing, and put together again.
 
-Shard 2 of 4 of `importance.jsonl` is `importance.2-of-4.jsonl`. Copied beside the table, shards are taken in when it is next
+Shard 2 of 4 of `importance.jsonl` is `importance.2-of-4.jsonl`. Copied next to the table, shards are taken in when it is next
 measured; what they lack is measured then.
 """
 
@@ -46,7 +46,7 @@ def shard_path(path: Path, shard: Shard) -> Path:
 
 
 def take_in_shards(path: Path, provenance: Mapping[str, Scalar]) -> int:
-    """Appends to a table what shards beside it have measured; gives the number of rows taken in.
+    """Appends to a table what shards next to it have measured; gives the number of rows taken in.
 
     Rows that several parts needed must agree.
     """

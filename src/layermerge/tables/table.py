@@ -1,6 +1,6 @@
 """Table: measured rows that survive a kill at any moment.
 
-A table is a JSONL file: the first line says how its rows came about (provenance), every further line is one row. Lines are
+A table is a JSONL file: the first line says how its rows were measured (provenance), every further line is one row. Lines are
 only ever appended, each durable when it is written. A truncated last line is dropped with a warning; a table of other
 provenance is refused, with the difference shown; one process writes at a time.
 """
@@ -45,13 +45,13 @@ class Row(Record):
     """What the measurement cost."""
     reason: str | None = None
     of: str | None = None
-    """The key of the row that it measures once more; rows of one thing are pooled on reading."""
+    """The key of the row that it measures again; rows of one thing are pooled on reading."""
     round: Annotated[int, Field(ge=0)] = 0
     """Of the loop that it was measured for; 0 before any."""
     loop: str | None = None
     """Which loop that was: a row without one was measured before anything was chosen."""
     in_network: bool = False
-    """Whether the runtime told it of a whole network, rather than of a workload by itself."""
+    """Whether the runtime reported it for a whole network, rather than of a workload by itself."""
     parts: tuple[str, ...] = ()
     """Of a whole network: the keys of its candidates."""
     score: Finite | None = None
@@ -67,13 +67,13 @@ class Row(Record):
 
     @property
     def unsaid(self) -> set[str]:
-        """What goes without saying of most rows."""
+        """What most rows have in common."""
         unsaid = {name for name in ("of", "round", "loop", "in_network", "parts") if not getattr(self, name)}
         return unsaid | ({"score"} if self.score is None else set())
 
 
 class Table:
-    """Rows by key, and how they came about."""
+    """Rows by key, and how they were measured."""
 
     def __init__(
         self, provenance: Mapping[str, Scalar], rows: Iterable[Row], name: str = "the table", path: Path | None = None
@@ -119,7 +119,7 @@ class Table:
 
 
 class TableWriter:
-    """Appends rows to a table file, which it holds alone while open; opening it again goes on where it stopped."""
+    """Appends rows to a table file, which it holds alone while open; opening it again continues where it stopped."""
 
     def __init__(self, path: str | Path, provenance: Mapping[str, Scalar]) -> None:
         self.path = Path(path)
@@ -229,7 +229,7 @@ def _start(line: bytes) -> str:
 
 
 def require_same_provenance(known: Mapping[str, Scalar], wanted: Mapping[str, Scalar], name: str) -> None:
-    """Refuses rows that came about otherwise than those they would stand beside, and says what differs."""
+    """Refuses rows that were measured otherwise than those they would join, and says what differs."""
     different = [key for key in sorted({*known, *wanted}) if known.get(key) != wanted.get(key)]
     if different:
         shown = ", ".join(f"{key}: {known.get(key)!r:.60} there, {wanted.get(key)!r:.60} now" for key in different)

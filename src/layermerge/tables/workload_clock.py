@@ -1,8 +1,8 @@
 """Workload clock: how long a workload takes within its network, on a machine whose own speed changes.
 
-Where the runtime tells what each operator took, a workload is recorded as a sandwich, in turn with the whole network: that
+Where the runtime reports what each operator took, a workload is recorded as a sandwich, in turn with the whole network: that
 leaves the caches as the rest of a network does, and says how fast the machine is just then. Where it does not tell, the
-sandwich is timed, and what belongs to the sandwich alone is timed beside it and taken off. Either way the workload's time is
+sandwich is timed, and what belongs to the sandwich alone is timed next to it and taken off. Either way the workload's time is
 given in proportion to the whole network's: every row is on the whole's scale.
 """
 

@@ -28,7 +28,7 @@ from layermerge.tracing.trace import Trace
 
 @dataclass(frozen=True)
 class Follower:
-    """An operator behind the conv that is worth timing: a residual add, a norm that does not fold, or an activation."""
+    """An operator after the conv that is worth timing: a residual add, a norm that does not fold, or an activation."""
 
     kind: str
     """`add`, `GroupNorm`, or an activation of `torch.nn` by name; its settings do not change its time."""
@@ -50,7 +50,7 @@ ADD = Follower("add")
 
 @dataclass(frozen=True)
 class Workload:
-    """A conv with bias on a map of this shape, and the operators behind it: activations, GroupNorms, a residual add.
+    """A conv with bias on a map of this shape, and the operators after it: activations, GroupNorms, a residual add.
 
     Without a conv it is what one that was dropped leaves behind.
     """
@@ -164,9 +164,9 @@ class Sandwich(nn.Module):
         return Inputs(tuple(torch.randn(batch, *shape, generator=generator) for shape in self.shapes), {})
 
     def own_ms(self, operators: Sequence[Operator]) -> float:
-        """What a pass took beside the neighbours: all but their convs, what these need of their inputs, and what comes behind.
+        """What a pass took besides the neighbours: all but their convs, what these need of their inputs, and what follows.
 
-        What an image needs before its conv is nobody's in a network either.
+        What an image needs before its conv is charged to no layer in a network either.
         """
         taken = pending = 0.0
         begun = self.before is not None
@@ -184,7 +184,7 @@ class Sandwich(nn.Module):
 
 
 _FEW = 3
-"""Channels of what neighbours read where the runtime tells: all runtimes take images as they come."""
+"""Channels of what neighbours read where the runtime reports it: all runtimes take images as they come."""
 
 
 def _is_image(workload: Workload) -> bool:
@@ -228,7 +228,7 @@ def neighbour(channels: int) -> nn.Conv2d:
 
 
 def empty(channels: int) -> nn.Module:
-    """Two neighbours with nothing between them: what a sandwich costs beside its filling, for one shape."""
+    """Two neighbours with nothing between them: what a sandwich costs besides its filling, for one shape."""
     return nn.Sequential(neighbour(channels), neighbour(channels))
 
 

@@ -1,6 +1,6 @@
 """Answers: the floating-point tensors of whatever a network returns.
 
-In: outputs of any structure: tensors, tuples, lists, dicts, dataclasses, classes that torch's pytree knows. Out: one row an
+In: outputs of any structure: tensors, tuples, lists, dicts, dataclasses, classes that torch's pytree knows. Out: one row per
 image for each tensor, in the order in which they come; what an exported file returns, which knows no structure, is read alike.
 """
 
@@ -74,7 +74,7 @@ class Form:
         return 1
 
     def read(self, outputs: Any, count: int) -> Answers:
-        """The answers about so many images; refuses what is not of the original's form."""
+        """The answers about this many images; refuses what is not of the original's form."""
         tensors = list(floating_tensors(outputs))
         if len(tensors) != len(self.shapes):
             raise DataError(_differs(len(self.shapes), len(tensors)))

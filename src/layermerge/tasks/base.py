@@ -1,4 +1,5 @@
-"""Task: what a network is for. Training batches, a loss and an evaluation; all that a user brings for another kind of network.
+"""Task: what a network is for. Training batches, a loss and an evaluation; all that a user needs to write for another kind of
+network.
 
 Draws are addressed, not iterated: the same `Draw` gives the same batches, augmentation and noise included, in any process
 and after any restart. Importance tables and resumable training rest on that.
@@ -31,7 +32,7 @@ Batch = tuple[Tensor, ...]
 Network = Callable[..., Any]
 """A module, or anything that is called like one, such as an exported file in its runtime."""
 ScoreKind = Literal["share", "loss"]
-"""A share of all examples, shown in percent, of which more is better; or a loss, of which less is."""
+"""A share of all examples, shown in percent, where more is better; or a loss, where less is better."""
 
 Figure = Annotated[float, MAY_BE_NAN]
 
@@ -39,7 +40,7 @@ Figure = Annotated[float, MAY_BE_NAN]
 @checked(DataError)
 @dataclass(frozen=True)
 class Score:
-    """A figure for people: its name, its value, the 95 % interval where there is one, and how many examples it rests on."""
+    """A figure for people: its name, its value, the 95 % interval if there is one, and the number of examples."""
 
     name: str
     value: Figure
@@ -87,7 +88,7 @@ def right_bits(text: str, count: int) -> npt.NDArray[np.bool_]:
 
 
 class Task(ABC):
-    """What importance, fine-tuning and reports need to know of a network's purpose."""
+    """What importance, fine-tuning and reports need to know about a network's purpose."""
 
     ceiling: float
     """No network can score more than this."""
@@ -97,17 +98,17 @@ class Task(ABC):
 
     @property
     def score_kind(self) -> ScoreKind:
-        """What `evaluate` gives: a share, or a loss with its sign turned, which no network brings above 0."""
+        """What `evaluate` gives: a share, or a negated loss, which is never above 0."""
         return "share" if self.ceiling > 0 else "loss"
 
     def for_original(self, original: nn.Module) -> Task:
-        """The task of making this network faster; most are the same for all, and return themselves."""
+        """The task for this network; most tasks are the same for all networks, and return themselves."""
         del original
         return self
 
     @abstractmethod
     def train_batches(self, draw: Draw) -> Iterable[Batch]:
-        """The batches of one epoch; the last, incomplete one is left out unless it is the only one."""
+        """The batches of one epoch; an incomplete last one is left out unless it is the only one."""
 
     @abstractmethod
     def steps_per_epoch(self, batch_size: int, subset: int | None = None) -> int:
@@ -122,7 +123,7 @@ class Task(ABC):
 
     @abstractmethod
     def forward(self, network: Network, batch: Batch) -> Any:
-        """What the network makes of a batch."""
+        """The network's outputs for a batch."""
 
     @abstractmethod
     def loss(self, outputs: Any, batch: Batch, *, label_smoothing: float = 0.0) -> Tensor:
@@ -133,7 +134,7 @@ class Task(ABC):
         """How far outputs are from those of a teacher: what distillation minimises."""
 
     def held_out_batches(self) -> Iterable[Batch]:
-        """The held-out part of the training data, always the same, as batches of training are; labels are not needed."""
+        """The held-out part of the training data, always the same, in the form of training batches; labels are not needed."""
         return self.train_batches(Draw(seed=1, batch_size=50))
 
     def divergence(self, outputs: Any, original: Any) -> Tensor:
@@ -157,7 +158,7 @@ class Task(ABC):
 
 
 def relative_error(outputs: Any, original: Any) -> Tensor:
-    """Squared differences of all floating-point tensors, in units of the original's mean square, as a mean an image.
+    """Squared differences of all floating-point tensors, in units of the original's mean square, as a mean per image.
 
     >>> relative_error([torch.tensor([[1.0], [2.0]])], [torch.tensor([[1.0], [1.0]])]).tolist()
     [0.0, 1.0]

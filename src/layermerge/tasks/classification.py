@@ -92,12 +92,12 @@ class Classification(Task):
             if images.largest_label >= width:
                 raise DataError(
                     f"{images.name} has label {images.largest_label}, but the network has {width} outputs; "
-                    "it is of another data set, or labels do not count from 0"
+                    "it belongs to another data set, or labels do not count from 0"
                 )
         if not self._compared and trained is not None and trained < width:
             warnings.warn(
                 f"{self._sets.train.name} has images of {trained} of the network's {width} classes; "
-                "scores say nothing of the others",
+                "scores say nothing about the others",
                 stacklevel=2,
             )
         self._compared = True
@@ -113,7 +113,7 @@ def wilson_interval(correct: int, count: int, z: float = 1.959963984540054) -> t
 
 
 def _logits(outputs: Any) -> Tensor:
-    """The answer of a network that may give it under a name, or with others behind it."""
+    """The answer of a network that may give it under a name, or with others after it."""
     given = answer_of(outputs, "logits")
     if not isinstance(given, Tensor) or given.ndim != 2:
         found = f"a tensor of shape {tuple(given.shape)}" if isinstance(given, Tensor) else f"a {type(given).__name__}"

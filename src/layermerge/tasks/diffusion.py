@@ -1,4 +1,4 @@
-"""Diffusion: networks that tell the noise in an image, called as net(noisy images, time steps, ...).
+"""Diffusion: networks that predict the noise in an image, called as net(noisy images, time steps, ...).
 
 In: images, a noise schedule, the pretrained network. Time steps and noise are addressed like everything a task draws: in
 evaluation each image meets the same time step and noise for every network. The score is the negative loss, with the
@@ -31,12 +31,13 @@ from layermerge.tasks.noise import NoiseSchedule
 Conditions = Callable[[Tensor], tuple[Tensor, ...]]
 """From the labels of a batch to what else the network takes: class labels, or the embedding of a text for each."""
 
-_TRAIN, _HELD_OUT, _TEST = 10, 11, 12  # kinds of random choice, beside those of ImageSets
+_TRAIN, _HELD_OUT, _TEST = 10, 11, 12  # kinds of random choice, alongside those of ImageSets
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class Diffusion(Task):
-    """Prediction of noise. Images come in [0, 1] and are shown in [-1, 1]; with `centred=False`, for latents, as they are.
+    """Prediction of noise. Images are given in [0, 1] and reach the network in [-1, 1]; with `centred=False`, for latents, as
+    they are.
 
     `schedule` is a diffusers scheduler or a NoiseSchedule, by default that of DDPM. Other keywords are those of `Loading`.
     """
@@ -58,7 +59,7 @@ class Diffusion(Task):
         smaller: Loading = {"eval_batch_size": 50, **loading}
         self._sets = ImageSets(train, test, **smaller)
         if self._sets.preparation.normalise is not None:
-            raise DataError("diffusion shows images in [-1, 1] by itself; leave out the normalisation")
+            raise DataError("diffusion scales images to [-1, 1] itself; leave out the normalisation")
         given = NoiseSchedule.from_betas() if schedule is None else schedule
         self.schedule = given if isinstance(given, NoiseSchedule) else NoiseSchedule.of(given)
         self._conditions, self._centred = conditions, centred
@@ -170,15 +171,15 @@ class Diffusion(Task):
         if self._centred:
             if images.numel() and not 0 <= float(images.min()) <= float(images.max()) <= 1:
                 raise DataError(
-                    f"diffusion takes images in [0, 1], these reach from {float(images.min()):.3g} to "
-                    f"{float(images.max()):.3g}; leave out their normalisation, or say centred=False for latents"
+                    f"diffusion takes images in [0, 1], but these range from {float(images.min()):.3g} to "
+                    f"{float(images.max()):.3g}; leave out their normalisation, or set centred=False for latents"
                 )
             images = images * 2 - 1
         extras = self._conditions(labels) if self._conditions else ()
         return self.schedule.add_noise(images, noise, times), times, self.schedule.target(images, noise, times), *extras
 
     def _require_fit(self, pretrained: nn.Module) -> None:
-        """Tries the network once, so that what does not fit is said before anything is measured."""
+        """Tries the network once, so that a misfit is reported before anything is measured."""
         name = type(pretrained).__name__
         batch = next(iter(self.train_batches(Draw(seed=0, batch_size=2))))
         inputs = 2 + len(batch) - 3
@@ -199,7 +200,7 @@ class Diffusion(Task):
 
 
 def _takes(network: nn.Module, count: int) -> bool:
-    """Whether so many positional inputs fit the signature; one that cannot be read is given the benefit of the doubt."""
+    """Whether this many positional inputs fit the signature; one that cannot be read is given the benefit of the doubt."""
     try:
         signature = inspect.signature(network.forward)
     except (TypeError, ValueError):

@@ -1,10 +1,10 @@
-"""Imitation: images without labels; a network is as good as its outputs are near those of the original.
+"""Imitation: images without labels; a network is as good as its outputs are close to those of the original.
 
-In: images, and the original, which `compress` and all that opens a run bring along. With d the error of a tensor (`units`):
-the figure reported is d, of all tensors the mean. Training minimises log(1 + d), so that steps do not grow with the distance of
-a network that was cut down; the score is -d / (1 + d) on held-out images, which is -d near the original, and never falls
-below -1, so that it is on the scale of shares. Images that come again and again are shown to the original once, and its
-outputs are held, up to a bound.
+In: images, and the original, which `compress` and everything that opens a run provide. With d the error of a tensor
+(`units`): the figure reported is d, of all tensors the mean. Training minimises log(1 + d), so that steps do not grow with
+the distance of a network that was cut down; the score is -d / (1 + d) on held-out images, which is -d near the original, and
+never falls below -1, so that it is on the scale of shares. Images that come again and again are shown to the original once,
+and its outputs are held, up to a bound.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SET_ASIDE = 0.1
 MOST_BYTES = 1 << 28
 """Of the original's outputs that are held."""
 SCORE = "distance to the original"
-_TEST = 20  # a kind of random choice, beside those of ImageSets
+_TEST = 20  # a kind of random choice, alongside those of ImageSets
 _UNITS = "by kind"
 """How errors are counted, for provenance: scores that were counted otherwise do not mix with these."""
 _ROUNDING = 1e-12
@@ -45,11 +45,11 @@ _ROUNDING = 1e-12
 
 
 class Imitation(Task):
-    """Imitation of a network by a faster one, on images without labels.
+    """A faster network imitates the original, on images without labels.
 
-    `images` and `test` are a folder, a tensor or array, a map-style Dataset, a DataLoader or a list of batches; labels in them
-    are left out. A network of several inputs takes tuples, or dicts by name. Without `test`, a tenth is set aside for it.
-    `teacher` is the original; a run gives its own network where it is left out. Other keywords are those of `Loading`.
+    `images` and `test` are a folder, a tensor or array, a map-style Dataset, a DataLoader or a list of batches; labels in
+    them are ignored. A network with several inputs takes tuples, or dicts by name. Without `test`, a tenth is set aside for
+    it. `teacher` is the original; without it, a run uses its own network. Other keywords are those of `Loading`.
     """
 
     ceiling = 0.0
@@ -68,7 +68,7 @@ class Imitation(Task):
         given = as_unlabelled(images, "images")
         if len(given) < FEWEST:
             raise DataError(
-                f"{len(given)} images are too few to imitate with; give at least {FEWEST}, better some hundreds"
+                f"{len(given)} images are too few to imitate with; give at least {FEWEST}, better a few hundred"
             )
         train, kept = (given, as_unlabelled(test, "test images")) if test is not None else _set_aside(given, smaller)
         held_out = smaller.get("held_out", SET_ASIDE)
@@ -164,7 +164,7 @@ class Imitation(Task):
     @property
     def _known(self) -> _Original:
         if self._original is None:
-            raise DataError("Imitation knows no network to imitate; give it one: Imitation(images, teacher=model)")
+            raise DataError("Imitation has no network to imitate; give it one: Imitation(images, teacher=model)")
         return self._original
 
 
@@ -214,7 +214,7 @@ class _Original:
         return self.form.read(self._outputs(batch), len(batch[0]))
 
     def held_answers(self, key: tuple[str, int], batch: Batch) -> Answers:
-        """The answers to a batch that comes again and again; computed anew where there is no room for them."""
+        """The answers to a batch that comes again and again; computed again where there is no room for them."""
         if key in self._held:
             return self._held[key]
         found = tuple(rows.cpu() for rows in self.answers(batch))

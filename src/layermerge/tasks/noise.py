@@ -123,7 +123,7 @@ def _built(file: Path, config: Any) -> NoiseSchedule:
     diffusers = import_diffusers()
     kind = getattr(diffusers, str(config.get("_class_name")), None) if isinstance(config, dict) else None
     if kind is None or not hasattr(kind, "from_config") or not hasattr(kind, "step"):
-        raise DataError(f"'{file}' names no diffusers scheduler under '_class_name'")
+        raise DataError(f"'{file}' does not name a diffusers scheduler under '_class_name'")
     try:
         scheduler = kind.from_config(config)
     except Exception as error:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 View = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]] | int
-"""A view as data: the operator, and its arguments behind the tensor that it looks at; a number takes one of several views."""
+"""A view as data: the operator, and its arguments after the tensor that it looks at; a number takes one of several views."""
 
 
 def written_arguments(node: fx.Node) -> list[Any]:

@@ -89,7 +89,7 @@ def located(model: nn.Module, doing: str, advice: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TrainOnly:
-    """A module that does nothing in eval mode, and what it is called with beside the feature map."""
+    """A module that does nothing in eval mode, and what it is called with besides the feature map."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]

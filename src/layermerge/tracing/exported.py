@@ -45,6 +45,7 @@ def exported(model: nn.Module, inputs: Inputs) -> tuple[fx.GraphModule, SizeWatc
     inline_nested(flat)
     _strip_guards(flat.graph)
     make_functional(flat.graph, {name for name, _ in model.named_parameters(remove_duplicate=False)})
+    _accept_any_layout(flat.graph)
     return flat, watch
 
 
@@ -70,6 +71,16 @@ def _quiet() -> Iterator[None]:
     with quiet_loggers(), redirect_stderr(io.StringIO()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The tensor attribute")
         yield
+
+
+def _accept_any_layout(graph: fx.Graph) -> None:
+    """A view asks for strides as the capture met them; a reshape gives the same values for channels_last, too.
+
+    Nothing writes through a view any more, so it does not matter which of them are copies.
+    """
+    for node in graph.nodes:
+        if node.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
+            node.target = torch.ops.aten.reshape.default
 
 
 def _strip_guards(graph: fx.Graph) -> None:

@@ -43,7 +43,7 @@ class _Residual:
     fork: fx.Node
     add: fx.Node
     body: tuple[fx.Node, ...]
-    """The ends of its steps; all its nodes where it is no path."""
+    """The ends of its steps; all its nodes where it is not a path."""
     bypass: tuple[fx.Node, ...]
     inside: frozenset[fx.Node]
     is_path: bool = True
@@ -260,7 +260,7 @@ class _Finder:
     def _why_unfusable(self, body: DataPath, bypass: DataPath) -> str | None:
         for step in body:
             if isinstance(step, SubgraphStep):
-                return f"{step.barrier} in its body is no part of a chain"
+                return f"{step.barrier} in its body is not part of a chain"
             if isinstance(step, OpStep) and step.role is Role.STAT_NORM:
                 return f"its body holds the statistical norm {step.label}"
             if isinstance(step, BlockStep):

@@ -180,7 +180,7 @@ def _at_traced_size(size: Any, batch: set[sympy.Symbol]) -> int | None:
 
 
 def add_input_checks(graph: fx.Graph, watch: SizeWatch | None) -> None:
-    """Puts the checks behind the inputs: their shapes, and with a watch the conditions on free sizes. Reads torch's notes."""
+    """Puts the checks after the inputs: their shapes, and with a watch the conditions on free sizes. Reads torch's notes."""
     inputs = graph.find_nodes(op="placeholder")
     images = [node for node in inputs if isinstance(node.meta.get("val"), Tensor) and node.meta["val"].dim() == 4]
     with graph.inserting_before(inputs[-1].next):

@@ -1,4 +1,4 @@
-"""Gates: where a network multiplies a map by one value a channel that it computes from that map (squeeze-excite).
+"""Gates: where a network multiplies a map by one value per channel that it computes from that map (squeeze-excite).
 
 In: the nodes of a lifted graph, its layers and blocks. Out: the gates whose value consecutive layers compute, in any way, as
 long as nothing else reads what is on the way and nothing else than the map goes in.

@@ -1,6 +1,6 @@
 """Input checks: a traced network refuses an input that its graph was not captured for, instead of computing something else.
 
-The checks are nodes of the graph, right behind its inputs. So they hold wherever the graph goes (copies, pickles, rewritten
+The checks are nodes of the graph, right after its inputs. So they hold wherever the graph goes (copies, pickles, rewritten
 and merged forms, `torch.compile`), and leave no trace in exported files: an exporter runs them and sees no operator.
 """
 
@@ -44,7 +44,7 @@ def require_shape(value: Any, name: str, takes: Shape) -> Any:
 
 @has_side_effect
 def require_value(value: Any, name: str, traced: Any) -> Any:
-    """Refuses another value of an input that is no tensor: the graph computes with the one it was traced with."""
+    """Refuses another value of an input that is not a tensor: the graph computes with the one it was traced with."""
     if isinstance(value, fx.Proxy):
         return value.tracer.create_proxy("call_function", require_value, (value, name, traced), {})
     if type(value) is not type(traced) or value != traced:

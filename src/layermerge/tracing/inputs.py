@@ -72,7 +72,7 @@ class Inputs:
         return self._map(resize)
 
     def _free_sides(self, leaf: Any) -> list[int]:
-        """The dimensions of an image that may have any size; one of a single pixel is no image's, but a value a channel."""
+        """The dimensions of an image that may have any size; one of a single pixel is no image's, but a value per channel."""
         if not self.free_size or not self._carries_batch(leaf) or leaf.dim() != 4:
             return []
         return [side for side in (_HEIGHT, _WIDTH) if leaf.shape[side] > 1]

@@ -72,7 +72,7 @@ class Operator:
     build_computed: Callable[[Call], nn.Module] | None = None
     stand_in: str | None = None
     steep: bool = False
-    """Grows faster than its input: a part of an activation's formula that is no activation to be put behind a sum of maps."""
+    """Grows faster than its input: a part of an activation's formula that is no activation to be put after a sum of maps."""
 
     def role_of(self, call: Call) -> Role:
         return self.role if isinstance(self.role, Role) else self.role(call)
@@ -83,7 +83,7 @@ def _is_map(shape: Shape | None) -> bool:
 
 
 def _per_channel(shape: Shape | None, of: Shape | None) -> bool:
-    """Whether `shape` broadcasts over the feature map `of` with one value a channel: (N, C, 1, 1), (1, C, 1, 1), (C, 1, 1)."""
+    """Whether `shape` broadcasts over the map `of` with one value per channel: (N, C, 1, 1), (1, C, 1, 1), (C, 1, 1)."""
     if shape is None or of is None or len(shape) not in (3, 4) or len(of) != 4:
         return False
     return shape[-3:] == (of[1], 1, 1) and (len(shape) == 3 or shape[0] in (1, of[0]))

@@ -75,7 +75,7 @@ class BlockStep:
 
 @dataclass(frozen=True)
 class SubgraphStep:
-    """A residual body that is no path: gates, concats, attention and all.
+    """A residual body that is not a path: gates, concats, attention and all.
 
     Ranges lie on the chains inside it, or drop it whole.
     """
@@ -114,7 +114,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Gate:
-    """Squeeze-excite: a map times one value a channel that layers start..end-1, and nothing beside them, compute from it."""
+    """Squeeze-excite: a map times one value per channel that layers start..end-1, and nothing beside them, compute from it."""
 
     start: int
     end: int
@@ -168,7 +168,7 @@ class Structure:
 
     @cached_property
     def chain_starts(self) -> tuple[tuple[int, str], ...]:
-        """The layers that chains begin with, and why there: those of the network, then those inside bodies that are no path."""
+        """The layers that chains begin with, and why there: those of the network, then of bodies that are not paths."""
         bodies = (step for block in self.blocks for step in block.body if isinstance(step, SubgraphStep))
         holders = [(self.chains, self.openings), *((body.chains, body.openings) for body in bodies)]
         pairs = [pair for chains, openings in holders for pair in zip(chains, openings, strict=True)]
@@ -184,7 +184,7 @@ class Structure:
         return next((gate for gate in self.gates if (gate.start, gate.end) == (start, end)), None)
 
     def channels_into(self, item: Step) -> int:
-        """Of the map that an item of a path reads; the first conv of a body that is no path may read a part of it."""
+        """Of the map that an item of a path reads; the first conv of a body that is not a path may read a part of it."""
         if isinstance(item, OpStep):
             assert item.shape is not None
             return item.shape[0]
@@ -222,13 +222,13 @@ class Structure:
 
 
 def _inner_paths(body: DataPath) -> Iterator[DataPath]:
-    """The paths that ranges inside a body lie on: the body itself, or the chains of one that is no path."""
+    """The paths that ranges inside a body lie on: the body itself, or the chains of one that is not a path."""
     inside = [chain for step in body if isinstance(step, SubgraphStep) for chain in step.chains]
     yield from inside or [body]
 
 
 def main_input(node: fx.Node) -> fx.Node:
-    """The feature map that the node transforms: no constant; for a shift, the operand of more than one value a channel.
+    """The feature map that the node transforms: no constant; for a shift, the operand of more than one value per channel.
 
     Where both have one, it is the operand of the output's shape. Sizes alone would not tell: in a rewritten graph they change.
     """

@@ -35,7 +35,7 @@ class Trace:
     """What it was traced with. The batch is free; height and width are fixed by them, unless they are free too."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Sent to another process it is traced anew there: graphs lose what we note on their nodes when they are pickled."""
+        """In another process it is traced again: graphs lose our notes on their nodes when they are pickled."""
         return _traced_again, (self.module, self.inputs, tuple(layer.name for layer in self.layers))
 
     @property
@@ -64,7 +64,7 @@ def trace(model: nn.Module, example_inputs: Any, *, free_size: bool = False) -> 
 
     `example_inputs` is a tensor, a tuple of positional inputs or a dict of keyword inputs, with a leading batch
     dimension that stays free. Height and width are fixed to theirs, and other sizes are refused, unless `free_size` keeps
-    them free, too: the network then takes every size that the model takes, and plans and tables are of the size traced with.
+    them free too: the network then takes every size that the model takes, and plans and tables refer to the traced size.
     Costs one `torch.export`, seven forward and two backward passes, and with `free_size` up to ten more forward passes.
     """
     inputs = Inputs.of(example_inputs, free_size=free_size)

@@ -84,7 +84,7 @@ class _Copies:
         self.lifted = copy.deepcopy(lifted, {id(p): p for p in lifted.parameters()}).train(train)
 
     def run_original(self, inputs: Inputs, *, gradients: bool = False) -> Any:
-        advice = "a BatchNorm that sees one value a channel needs a batch of 2 or more in train mode"
+        advice = "a BatchNorm that sees one value per channel needs a batch of 2 or more in train mode"
         doing = f"the model does not run {self.mode(inputs)}"
         guard = located(self.original, doing, advice if self.train else "report it")
         return _run(self.original, inputs, guard, gradients=gradients)

@@ -26,7 +26,7 @@ def in_place_write(
     base: Tensor, views: Sequence[View], write: Callable[..., Any], target: str, arguments: Mapping[str, Any]
 ) -> Tensor:
     """A copy of `base` after an in-place operator wrote to a view of it; `target` is the argument that it writes to."""
-    copied = base.clone()
+    copied = base.clone(memory_format=torch.contiguous_format)  # views of the capture ask for these strides
     part: Any = copied
     for view in views:
         if isinstance(view, int):

@@ -123,7 +123,7 @@ class Checkpoint:
         found = list(state.identity.differences(self.identity))
         if found:
             raise TuningError(
-                f"'{self.path}' is of another run ({'; '.join(found)}); give another directory or remove it"
+                f"'{self.path}' belongs to another run ({'; '.join(found)}); give another directory or remove it"
             )
         try:
             _restore(self.trainer, state, tensors)

@@ -1,7 +1,7 @@
 """Loop: fine-tunes a network, logs its recovery and survives interruption.
 
 In: a network, a task and a recipe. Out: the same network, trained; with a directory also its recovery curve and a checkpoint.
-Guarantees: called again after any interruption with the same arguments, it goes on where the checkpoint is and ends, on CPU,
+Guarantees: called again after any interruption with the same arguments, it continues from the checkpoint and ends, on CPU,
 with the same weights to the bit; called again after the end, it returns at once. One process at a time writes a directory.
 Under torchrun all processes act as one.
 """
@@ -29,7 +29,7 @@ from layermerge.tuning.recovery import Curve, Epoch, write_recovery
 from layermerge.tuning.trainer import Trainer
 
 LOCK = ".finetune.lock"
-"""In the directory, empty, and left there: the files beside it are replaced as a whole, so none of them can be locked."""
+"""In the directory, empty, and left there: the files next to it are replaced as a whole, so none of them can be locked."""
 Module = TypeVar("Module", bound=nn.Module)
 Keep = Callable[[Curve, Epoch | None], None]
 """Saves a checkpoint; with the epoch that has just ended, the recovery curve too."""
@@ -58,7 +58,7 @@ def finetune(
 ) -> Module:
     """Trains in place and returns the network, in the mode it came in, with averaged weights where the recipe asks.
 
-    `teacher` is whom the recipe's distillation listens to. `directory` keeps a checkpoint and the recovery curve. To resume,
+    The recipe's distillation learns from `teacher`. `directory` keeps a checkpoint and the recovery curve. To resume,
     call it with the weights that the first call was given; what was trained since is in the directory.
     `on_epoch` gets each epoch of the recovery curve, in the first process only.
     """

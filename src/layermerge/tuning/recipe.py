@@ -14,23 +14,23 @@ from layermerge.files import UserRecord
 
 
 class Distillation(UserRecord):
-    """Knowledge distillation (Hinton): `weight` of the teacher's softened answers, the rest for the true labels."""
+    """Knowledge distillation (Hinton): `weight` is that of the teacher's softened answers; the rest goes to the true labels."""
 
     temperature: float = Field(default=1.0, gt=0)
     weight: float = Field(default=0.5, ge=0, le=1)
 
 
 class Recipe(UserRecord):
-    """How to train: as long as `epochs` or `steps` says, whichever is given."""
+    """How to train: for `epochs` or for `steps`, whichever is given."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     epochs: float | None = Field(default=None, gt=0)
     steps: int | None = Field(default=None, ge=1)
-    """Batches, where that says better how long."""
+    """Batches, as an alternative to epochs."""
     batch_size: int = Field(default=128, ge=1)
     subset: int | None = Field(default=None, ge=1)
-    """Train on so many examples only."""
+    """Train on only this many examples."""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = Field(default=0.05, gt=0)
     momentum: float = Field(default=0.9, ge=0, lt=1)
@@ -39,9 +39,9 @@ class Recipe(UserRecord):
     decay_norms: bool = False
     """Whether weight decay also acts on norms and biases, which are the parameters of one dimension."""
     warmup_epochs: float = Field(default=0.0, ge=0)
-    """The learning rate rises from 0 for so long."""
+    """The learning rate rises from 0 for this long."""
     schedule: Literal["cosine", "constant"] = "cosine"
-    """How the learning rate goes on after that: down to 0 along a cosine, or unchanged."""
+    """What the learning rate does after that: down to 0 along a cosine, or unchanged."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Of the forward pass; weights stay float32."""
@@ -50,9 +50,9 @@ class Recipe(UserRecord):
     ema: float | None = Field(default=None, gt=0, lt=1)
     """Decay of the moving average of weights that is evaluated and returned."""
     distill: Distillation | None = None
-    """Learn also from the original network's answers."""
+    """Also learn from the original network's answers."""
     channels_last: bool = False
-    """Memory layout while training: half again as fast on CPUs, and what tensor cores want."""
+    """Memory layout while training: faster on CPUs, and what tensor cores need."""
     seed: int = Field(default=0, ge=0)
     checkpoint_steps: int = Field(default=200, ge=1)
     """Steps between checkpoints; one is written after every epoch too."""

@@ -38,7 +38,7 @@ class Epoch(Record):
     """Time spent so far, evaluations and earlier, interrupted runs included."""
 
     def line(self, total: int) -> str:
-        """As progress shows it, of so many steps."""
+        """As progress shows it, of this many steps."""
         loss = "" if self.train_loss is None else f"loss {self.train_loss:.4f}, "
         return f"epoch {self.epoch:g}, step {self.step} of {total}: {loss}score {self.score:.4f}, {self.seconds:.0f} s"
 

@@ -2,7 +2,7 @@
 
 In: a network, a task and a recipe. Out: the network after one step more, as often as asked. Guarantees: a step depends
 only on the trainer's state and its number: batches are addressed, and torch's random numbers are seeded, by step. So a
-run that was interrupted anywhere goes on bit for bit on CPU. Nothing is printed or written here.
+run that was interrupted anywhere continues bit for bit on CPU. Nothing is printed or written here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The demo's network: blocks that widen, filter and narrow, for 28 x 28 grey images of clothes.
 
-A network like any user's: nothing of the method knows it. Its weights were trained by benchmarks/train_demo_network.py.
+A network like any user's: no code of the method refers to it. Its weights were trained by benchmarks/train_demo_network.py.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _USUAL_WIDTH = 700.0
 
 @dataclass(frozen=True)
 class Mark:
-    """A point; `low` and `high` bound it, `tip` is said of it, `text` stands beside it."""
+    """A point; `low` and `high` bound it, `tip` is said of it, `text` stands next to it."""
 
     x: float
     y: float
@@ -74,7 +74,7 @@ def look_at(place: int) -> str:
 
 
 def chart(given: Chart) -> Markup:
-    """The figure; its file name is for who saves it."""
+    """The figure; its file name is for whoever saves it."""
     plot = _Plot(given)
     data = {
         f"data_{name}": value

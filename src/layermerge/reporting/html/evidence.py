@@ -15,7 +15,7 @@ _DASHES = (None, "7 4", "2 3", "8 3 2 3")
 
 
 def evidence(facts: RunFacts, ids: Ids) -> Markup:
-    """Everything folded: who wants to check opens it."""
+    """Everything folded: whoever wants to check opens it."""
     parts = [
         folded("Predicted against measured latency", _predicted(facts), id=ids("predicted")),
         folded("How the score came back while fine-tuning", _recovery(facts), id=ids("recovery")),

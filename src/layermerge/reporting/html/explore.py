@@ -107,7 +107,7 @@ def _original(facts: RunFacts) -> Iterable[Series]:
 
 
 def _measured(facts: RunFacts, *, several: bool) -> Iterable[Series]:
-    """A series a method; where there are several ways of fine-tuning, one for each of them."""
+    """One series per method; where there are several ways of fine-tuning, one for each of them."""
     shown = [
         result.report
         for result in facts.results

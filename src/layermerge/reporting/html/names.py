@@ -1,4 +1,4 @@
-"""Names: ids of the parts of a page, one set a run, and the look of each method."""
+"""Names: ids of the parts of a page, one set per run, and the look of each method."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Strip: the layers as wide as they take long, original above compressed, with residual blocks and the fixed cost.
+"""Strip: layers as wide as their latency, original above compressed, with residual blocks and the fixed cost.
 
-Drawn for one choice; the page's `strip.js` draws the lower lane anew for another, by the same rules.
+Drawn for one choice; the page's `strip.js` redraws the lower lane for another, by the same rules.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def strip(facts: RunFacts, stop: StopFacts | None, ids: Ids) -> Markup:
     before = _before(facts, stop)
     after = _after(facts, stop) if stop else []
     full = max(sum(part.width for part in before), sum(part.width for part in after)) or 1.0
-    label = f"Layers of the network, as wide as they take long: the original{' above the compressed network' if after else ''}"
+    above = " above the compressed network" if after else ""
+    label = f"Layers of the network, each as wide as its latency: the original{above}"
     lower = [_joined(before, after, full), _lane(after, full), _after_label(facts, stop)] if stop else []
     picture = el(
         "svg",

@@ -11,7 +11,7 @@ from layermerge.reporting.html.markup import Child, Markup, el
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a cell; `sort` is what it is sorted by, where that is not its text; `look` colours a key before it."""
+    """What a cell shows; `sort` is what it is sorted by, where that is not its text; `look` colours a key before it."""
 
     content: Child
     sort: float | str | None = None

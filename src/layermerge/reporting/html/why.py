@@ -92,8 +92,8 @@ def _limits(facts: RunFacts) -> Iterable[str]:
 
 
 def _alike(groups: Sequence[ReasonFacts]) -> list[ReasonFacts]:
-    """Reasons that are the same in plain words are told once. The latency table's own are of operations that were not timed to
-    the end, and the candidates behind them are told already."""
+    """Reasons that are the same in plain words are given once. The latency table's own are of operations that were not timed to
+    the end, and the candidates behind them are given already."""
     ranges = [group for group in groups if not group.reason.startswith("latency:")] or groups
     found: dict[str, ReasonFacts] = {}
     for group in ranges:

@@ -1,0 +1,211 @@
+"""Results page: tables of result files, written between the markers of the pages that show them.
+
+    python benchmarks/results_page.py            # writes
+    python benchmarks/results_page.py --check    # exits with 1 where a page says something else than the files
+
+A page has `<!-- results: NAME -->` and `<!-- end of results -->`; what stands between them is made of files in
+benchmarks/results, so that no figure is typed by hand.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.evidence import STUDY, Entry, Latencies, latencies_of, results_of  # noqa: E402
+
+from layermerge.reporting.score_change import ScoreChange, score_change  # noqa: E402
+from layermerge.runs.records import CONTROL, Environment, Report  # noqa: E402
+
+PAGES = ("README.md", "benchmarks/README.md", "docs/results.md")
+TITLES = {
+    "demo": "the demo's network, 10,000 images of Fashion-MNIST",
+    "resnet20": "ResNet-20, CIFAR-10",
+    "mobilenetv2": "MobileNetV2 of width 0.5, CIFAR-10",
+    "resnet56": "ResNet-56, CIFAR-10",
+}
+ABOUT_AS_FAST = 1.02
+"""Files whose latencies differ by less are compared as equally fast."""
+_NOT_RUN = "Not run yet: `python benchmarks/evidence.py {network}`."
+_MARKED = re.compile(r"(<!-- results: ([a-z0-9 -]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+
+
+def trained(network: str) -> list[str]:
+    """Every trained file of a network: latency on each runtime, accuracy, and the difference from the control."""
+    found, timed = [(e, made.report) for e, made in results_of(network) if e.epochs], latencies_of(network)
+    if not found or timed is None:
+        return [_NOT_RUN.format(network=network)]
+    controls = {entry.label: report for entry, report in found if entry.method == CONTROL}
+    lines = [
+        "| method | budget | epochs | onnxruntime | OpenVINO | accuracy (%) | points over the control (paired 95 %) | convs |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for entry, report in sorted(found, key=lambda pair: (-pair[0].epochs, -pair[1].measured_ms)):
+        control = controls.get(entry.label)
+        change = "" if control is None or entry.method == CONTROL else points(score_change(control.score, report.score))
+        lines.append(
+            f"| {entry.method} | {entry.budget} | {_epochs(entry)} | {_times(timed, 'onnxruntime', entry)} | "
+            f"{_times(timed, 'openvino', entry)} | {100 * report.score.value:.2f} | {change} | {report.convs_after} |"
+        )
+    return [*lines, "", _made(found[0][1].environment)]
+
+
+def expected() -> list[str]:
+    """A line a budget and network: as it was trained longest, and without any training."""
+    lines = [
+        "| network, data, one thread of onnxruntime | epochs | latency | accuracy (%) | original fine-tuned as long |",
+        "|---|---|---|---|---|",
+    ]
+    for network in STUDY:
+        found, timed = [(entry, made.report) for entry, made in results_of(network)], latencies_of(network)
+        mine = [(entry, report) for entry, report in found if entry.method == "layermerge" and entry.teacher]
+        for budget in dict.fromkeys(entry.budget for entry, _ in mine):
+            alike = [(entry, report) for entry, report in mine if entry.budget == budget]
+            longest = max(entry.epochs for entry, _ in alike)
+            for entry, report in alike:
+                if entry.epochs in (0, longest) and timed and entry.name in timed.milliseconds["onnxruntime"]:
+                    lines.append(_expected(network, entry, report, found, timed))
+    return lines
+
+
+def _expected(
+    network: str, entry: Entry, report: Report, found: Sequence[tuple[Entry, Report]], timed: Latencies
+) -> str:
+    taken = timed.milliseconds["onnxruntime"]
+    own, whole = taken[entry.name], taken["original"]
+    control = next((r for e, r in found if e.method == CONTROL and e.label == entry.label), None)
+    beside = "" if control is None else f"{100 * control.score.value:.1f}"
+    speed = f"{whole:.2f} -> {own:.2f} ms ({whole / own:.2f}x)"
+    epochs = entry.epochs or "no training"
+    return f"| {TITLES[network]} | {epochs} | {speed} | {100 * report.score.value:.1f} | {beside} |"
+
+
+def untrained(network: str) -> list[str]:
+    """Accuracy against measured latency with no training at all, beside channel pruning."""
+    found, timed = [(e, made.report) for e, made in results_of(network) if not e.epochs], latencies_of(network)
+    if not found or timed is None:
+        return [_NOT_RUN.format(network=network)]
+    lines = [
+        "| method | budget | onnxruntime | OpenVINO | accuracy (%) | points over the original (paired 95 %) |",
+        "|---|---|---|---|---|---|",
+    ]
+    for entry, report in found:
+        change = points(score_change(report.original_score, report.score))
+        lines.append(
+            f"| {entry.method} | {entry.budget} | {_times(timed, 'onnxruntime', entry)} | {_times(timed, 'openvino', entry)} | "
+            f"{100 * report.score.value:.2f} | {change} |"
+        )
+    return [*lines, "", _made(found[0][1].environment)]
+
+
+def rivals(network: str) -> list[str]:
+    """Each rival's file beside the most accurate LayerMerge file that is about as fast or faster, image by image."""
+    timed = latencies_of(network)
+    if timed is None:
+        return [_NOT_RUN.format(network=network)]
+    lines = [
+        "| rival | budget | epochs | its latency | LayerMerge's | points that LayerMerge is ahead (paired 95 %) |",
+        "|---|---|---|---|---|---|",
+    ]
+    found, taken = [(entry, made.report) for entry, made in results_of(network)], timed.milliseconds["onnxruntime"]
+    for entry, report in found:
+        if entry.method in ("layermerge", CONTROL) or entry.name not in taken:
+            continue
+        beside = matched(entry, found, taken)
+        mine = "none is as fast" if beside is None else _times(timed, "onnxruntime", beside[0])
+        ahead = "" if beside is None else points(score_change(report.score, beside[1].score))
+        its = _times(timed, "onnxruntime", entry)
+        lines.append(f"| {entry.method} | {entry.budget} | {entry.epochs} | {its} | {mine} | {ahead} |")
+    return lines
+
+
+def matched(
+    rival: Entry, found: Sequence[tuple[Entry, Report]], taken: dict[str, float]
+) -> tuple[Entry, Report] | None:
+    """LayerMerge's file of the same epochs that is no slower than the rival's, the slowest of these."""
+    able = [
+        (entry, report)
+        for entry, report in found
+        if entry.method == "layermerge"
+        and entry.label == rival.label
+        and taken.get(entry.name, math.inf) <= taken[rival.name] * ABOUT_AS_FAST
+    ]
+    return max(able, key=lambda pair: taken[pair[0].name], default=None)
+
+
+def tables(network: str) -> list[str]:
+    """What tables cost, for methods that have them."""
+    found = {entry.method: made.report.cost for entry, made in results_of(network) if made.report.cost.entries}
+    lines = [
+        "| method | candidates | scored | ruled out by latency | works timed | seconds of latency | seconds of importance |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for method, cost in found.items():
+        lines.append(
+            f"| {method} | {cost.entries} | {cost.scored} | {cost.ruled_out} | {cost.workloads} | "
+            f"{cost.latency_seconds:.0f} | {cost.importance_seconds:.0f} |"
+        )
+    return lines if found else [_NOT_RUN.format(network=network)]
+
+
+def _epochs(entry: Entry) -> str:
+    return str(entry.epochs) if entry.teacher else f"{entry.epochs}, labels alone"
+
+
+def points(change: ScoreChange) -> str:
+    """A difference of accuracies, in points, with its interval."""
+    if change.low is None or change.high is None:
+        return f"{100 * change.gain:+.2f}"
+    return f"{100 * change.gain:+.2f} ({100 * change.low:+.2f} to {100 * change.high:+.2f})"
+
+
+def _times(timed: Latencies, runtime: str, entry: Entry) -> str:
+    taken = timed.milliseconds[runtime]
+    own, whole = taken.get(entry.name), taken["original"]
+    return "" if own is None else f"{own:.3f} ms ({whole / own:.2f}x)"
+
+
+def _made(environment: Environment | None) -> str:
+    if environment is None:
+        return ""
+    return f"{environment.processor}, one thread; commit {environment.commit}, {environment.finished[:10]}."
+
+
+RENDERERS: dict[str, Callable[[], list[str]]] = {
+    f"{kind} {network}": partial(make, network)
+    for network in STUDY
+    for kind, make in (("trained", trained), ("untrained", untrained), ("rivals", rivals), ("tables", tables))
+} | {"expected": expected}
+
+
+def filled(text: str) -> str:
+    """A page with all its tables made anew."""
+
+    def table(found: re.Match[str]) -> str:
+        return found[1] + "\n" + "\n".join(RENDERERS[found[2]]()) + "\n\n" + found[3]
+
+    return _MARKED.sub(table, text)
+
+
+def main() -> None:
+    stale = []
+    for name in PAGES:
+        page = ROOT / name
+        before = page.read_text(encoding="utf-8")
+        if (after := filled(before)) != before:
+            stale.append(name)
+            if "--check" not in sys.argv[1:]:
+                page.write_text(after, encoding="utf-8")
+    print("\n".join(stale) or "every page says what the files say")
+    sys.exit(1 if stale and "--check" in sys.argv[1:] else 0)
+
+
+if __name__ == "__main__":
+    main()

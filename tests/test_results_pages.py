@@ -1,0 +1,115 @@
+"""Pages with figures say what the result files say; comparisons in them by hand."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks import evidence, results_page
+from benchmarks.evidence import Entry, Latencies, Made
+
+from layermerge.files import write_document
+from layermerge.runs.environment import environment_now
+from layermerge.runs.records import Report
+from layermerge.tasks.base import Score, bits_text
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_no_page_says_anything_else_than_its_files() -> None:
+    script = ROOT / "benchmarks" / "results_page.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"run python benchmarks/results_page.py: {done.stdout}{done.stderr}"
+
+
+def score(right: int) -> Score:
+    """Of 1,000 images the first so many were right."""
+    answers = torch.arange(1000) < right
+    return Score("accuracy", right / 1000, 1000, None, None, "share", bits_text(answers))
+
+
+def report(entry: Entry, right: int) -> Report:
+    return Report(
+        method=entry.method,
+        budget=entry.budget,
+        label=entry.label,
+        budget_ms=1.0,
+        stamp="",
+        runtime="onnxruntime",
+        threads=1,
+        batch_size=1,
+        original_ms=2.0,
+        measured_ms=1.0,
+        budget_kept=True,
+        original_score=score(900),
+        score=score(right),
+        held_out=0.9,
+        convs_before=20,
+        convs_after=10,
+        epochs=float(entry.epochs),
+    )
+
+
+RIGHT = {
+    "original-100pct-5-epochs": 910,
+    "layermerge-75pct-5-epochs": 905,
+    "layermerge-55pct-5-epochs": 880,
+    "layeronly-75pct-5-epochs": 870,
+    "channels-75pct-5-epochs": 890,
+    "layermerge-60pct-none": 850,
+}
+MS = {
+    "original": 2.0,
+    "original-100pct-5-epochs": 2.0,
+    "layermerge-75pct-5-epochs": 1.5,
+    "layermerge-55pct-5-epochs": 1.0,
+    "layeronly-75pct-5-epochs": 1.49,
+    "channels-75pct-5-epochs": 1.2,
+    "layermerge-60pct-none": 1.25,
+}
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(evidence, "RESULTS", tmp_path)
+    for entry in evidence.STUDY["resnet20"]:
+        if entry.name in RIGHT:
+            made = Made(report(entry, RIGHT[entry.name]), ((0.0, 0.5), (5.0, 0.9)))
+            write_document(tmp_path / "resnet20" / f"{entry.name}.json", made)
+    timed = Latencies(1, {"onnxruntime": MS, "openvino": MS}, environment_now())
+    write_document(tmp_path / "resnet20" / "latencies.json", timed)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("study")
+def test_a_rival_stands_beside_the_slowest_file_that_is_as_fast() -> None:
+    lines = {line.split("|")[1].strip(): line for line in results_page.rivals("resnet20")[2:]}
+    # 1.5 ms is within two per cent of 1.49; of 1,000 images LayerMerge has 35 more right.
+    assert "1.490 ms (1.34x) | 1.500 ms (1.33x) | +3.50 (" in lines["layeronly"]
+    # 1.5 ms would be slower than 1.2, so it is the file of 1.0 ms, which has ten fewer right.
+    assert "1.200 ms (1.67x) | 1.000 ms (2.00x) | -1.00 (" in lines["channels"]
+
+
+@pytest.mark.usefixtures("study")
+def test_trained_files_are_compared_with_the_control_of_the_same_epochs() -> None:
+    lines = results_page.trained("resnet20")
+    row = next(line for line in lines if line.startswith("| layermerge | 75%"))
+    assert "| 1.500 ms (1.33x) | 1.500 ms (1.33x) | 90.50 | -0.50 (" in row
+    assert not any("none" in line for line in lines)
+    assert next(line for line in lines if line.startswith("| original")).endswith("| 91.00 |  | 10 |")
+    assert "| layermerge | 60% | 1.250 ms (1.60x) | 1.250 ms (1.60x) | 85.00 | -5.00 (" in "\n".join(
+        results_page.untrained("resnet20")
+    )
+
+
+@pytest.mark.usefixtures("study")
+def test_only_what_stands_between_markers_changes() -> None:
+    page = "before\n<!-- results: rivals resnet20 -->\nold\n<!-- end of results -->\nafter\n"
+    filled = results_page.filled(page)
+    assert filled.startswith("before\n<!-- results: rivals resnet20 -->\n\n| rival |")
+    assert filled.endswith("|\n\n<!-- end of results -->\nafter\n")
+    assert "old" not in filled
+    assert results_page.filled(filled) == filled
