@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.agreement import Interval
 
+RESULTS = Path(__file__).resolve().parent / "results" / "detectors"
 NAMES = {"yolox": "YOLOX (ddddocr)", "ppocr": "PP-OCRv4 text detector"}
 COLUMNS = (
     "mAP at IoU 0.5",
@@ -77,8 +78,10 @@ def read_results(folder: Path) -> list[DetectorResult]:
     return sorted(found, key=lambda one: (order.index(one.network), -float(one.budget[:-1]), one.minutes_trained))
 
 
-def table(results: Iterable[DetectorResult]) -> list[str]:
-    """Lines of Markdown: one a result."""
+def table(results: Sequence[DetectorResult]) -> list[str]:
+    """Lines of Markdown: one a result, then what they were measured on."""
+    if not results:
+        return ["(not run yet)"]
     columns = (
         "network",
         "budget",
@@ -99,7 +102,10 @@ def table(results: Iterable[DetectorResult]) -> list[str]:
             *("-" if figure is None else _with_interval(figure) for figure in shown),
         )
         lines.append(f"| {' | '.join(cells)} |")
-    return lines
+    boxes = {NAMES[one.network]: one.original_boxes / one.pictures for one in results}
+    said = "; ".join(f"{name} finds {count:.1f} boxes a picture" for name, count in boxes.items())
+    places = "; ".join(sorted({f"{one.processor}, commit {one.commit}, {one.date[:10]}" for one in results}))
+    return [*lines, "", f"{results[0].pictures} test pictures; {said}. {places}."]
 
 
 def _with_interval(figure: Interval) -> str:

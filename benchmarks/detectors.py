@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import agreement  # noqa: E402
-from benchmarks.detector_results import DetectorResult, read_results, table, write_result  # noqa: E402
+from benchmarks.detector_results import RESULTS, DetectorResult, read_results, table, write_result  # noqa: E402
 from benchmarks.drawn_pictures import KINDS, draw_folder  # noqa: E402
 
 from layermerge.data.preparation import STATISTICS, Preparation, Statistics  # noqa: E402
@@ -62,7 +62,6 @@ NORMALISED = {"yolox": STATISTICS["bytes"], "ppocr": Statistics((0.5, 0.5, 0.5),
 """As the packages that the files come from prepare their pictures."""
 CONFIDENT = 0.5
 CLOCK = ClockSettings(least_rounds=100, most_rounds=3000, seconds=40.0, spread=0.003, least_seconds=15.0)
-RESULTS = ROOT / "benchmarks" / "results" / "detectors"
 TRAINING = Recipe(steps=1, batch_size=8, optimizer="adam", lr=5e-4, weight_decay=0.0, clip_norm=1.0, channels_last=True)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import detector_results  # noqa: E402
 from benchmarks.evidence import STUDY, Entry, Latencies, latencies_of, results_of  # noqa: E402
 
 from layermerge.reporting.score_change import ScoreChange, score_change  # noqa: E402
@@ -178,11 +179,15 @@ def _made(environment: Environment | None) -> str:
     return f"{environment.processor}, one thread; commit {environment.commit}, {environment.finished[:10]}."
 
 
+def _detectors() -> list[str]:
+    return detector_results.table(detector_results.read_results(detector_results.RESULTS))
+
+
 RENDERERS: dict[str, Callable[[], list[str]]] = {
     f"{kind} {network}": partial(make, network)
     for network in STUDY
     for kind, make in (("trained", trained), ("untrained", untrained), ("rivals", rivals), ("tables", tables))
-} | {"expected": expected}
+} | {"expected": expected, "detectors": _detectors}
 
 
 def filled(text: str) -> str:

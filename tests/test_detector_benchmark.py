@@ -201,13 +201,16 @@ def test_results_come_back_and_are_tabled_in_order(tmp_path: Path) -> None:
     found = read_results(tmp_path)
     assert found == [RESULT, trained, small, text]
     lines = table(found)
-    assert len(lines) == 6
-    assert {line.count("|") for line in lines} == {lines[0].count("|")}
+    assert len(lines) == 8
+    assert {line.count("|") for line in lines[:6]} == {lines[0].count("|")}
     assert lines[2].startswith(
         "| YOLOX (ddddocr) | 80% | none | 31.00 | 30.00 | 23.40 | 78.0% | 0.910 (0.900 to 0.920) | "
     )
     assert "| 80% | 58 |" in lines[3]
     assert lines[5].split(" | ")[7:] == ["-", "-", "-", "0.700 (0.600 to 0.800)", "- |"]
+    boxes = "YOLOX (ddddocr) finds 5.8 boxes a picture; PP-OCRv4 text detector finds 5.8 boxes a picture"
+    assert lines[6:] == ["", f"120 test pictures; {boxes}. some, commit abc, 2026-01-01."]
+    assert table([]) == ["(not run yet)"]
 
 
 def test_results_that_stand_in_the_page_can_be_read() -> None:
