@@ -9,7 +9,6 @@ benchmarks/results, so that no figure is typed by hand.
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -20,9 +19,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import detector_results  # noqa: E402
+from benchmarks.claims import claims, matched, points  # noqa: E402
 from benchmarks.evidence import STUDY, Entry, Latencies, latencies_of, results_of  # noqa: E402
 
-from layermerge.reporting.score_change import ScoreChange, score_change  # noqa: E402
+from layermerge.reporting.score_change import score_change  # noqa: E402
 from layermerge.runs.records import CONTROL, Environment, Report  # noqa: E402
 
 PAGES = ("README.md", "benchmarks/README.md", "docs/results.md")
@@ -32,8 +32,6 @@ TITLES = {
     "mobilenetv2": "MobileNetV2 of width 0.5, CIFAR-10",
     "resnet56": "ResNet-56, CIFAR-10",
 }
-ABOUT_AS_FAST = 1.02
-"""Files whose latencies differ by less are compared as equally fast."""
 _NOT_RUN = "Not run yet: `python benchmarks/evidence.py {network}`."
 _MARKED = re.compile(r"(<!-- results: ([a-z0-9 -]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
@@ -127,20 +125,6 @@ def rivals(network: str) -> list[str]:
     return lines
 
 
-def matched(
-    rival: Entry, found: Sequence[tuple[Entry, Report]], taken: dict[str, float]
-) -> tuple[Entry, Report] | None:
-    """LayerMerge's file of the same epochs that is no slower than the rival's, the slowest of these."""
-    able = [
-        (entry, report)
-        for entry, report in found
-        if entry.method == "layermerge"
-        and entry.label == rival.label
-        and taken.get(entry.name, math.inf) <= taken[rival.name] * ABOUT_AS_FAST
-    ]
-    return max(able, key=lambda pair: taken[pair[0].name], default=None)
-
-
 def tables(network: str) -> list[str]:
     """What tables cost, for methods that have them."""
     found = {entry.method: made.report.cost for entry, made in results_of(network) if made.report.cost.entries}
@@ -158,13 +142,6 @@ def tables(network: str) -> list[str]:
 
 def _epochs(entry: Entry) -> str:
     return str(entry.epochs) if entry.teacher else f"{entry.epochs}, labels alone"
-
-
-def points(change: ScoreChange) -> str:
-    """A difference of accuracies, in points, with its interval."""
-    if change.low is None or change.high is None:
-        return f"{100 * change.gain:+.2f}"
-    return f"{100 * change.gain:+.2f} ({100 * change.low:+.2f} to {100 * change.high:+.2f})"
 
 
 def _times(timed: Latencies, runtime: str, entry: Entry) -> str:
@@ -187,7 +164,7 @@ RENDERERS: dict[str, Callable[[], list[str]]] = {
     f"{kind} {network}": partial(make, network)
     for network in STUDY
     for kind, make in (("trained", trained), ("untrained", untrained), ("rivals", rivals), ("tables", tables))
-} | {"expected": expected, "detectors": _detectors}
+} | {"expected": expected, "detectors": _detectors, "claims": claims}
 
 
 def filled(text: str) -> str:

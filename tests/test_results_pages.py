@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks import evidence, results_page
+from benchmarks.claims import claims
 from benchmarks.evidence import Entry, Latencies, Made
 
 from layermerge.files import write_document
@@ -113,3 +114,19 @@ def test_only_what_stands_between_markers_changes() -> None:
     assert filled.endswith("|\n\n<!-- end of results -->\nafter\n")
     assert "old" not in filled
     assert results_page.filled(filled) == filled
+
+
+@pytest.mark.usefixtures("study")
+def test_a_claim_fails_where_one_rival_is_ahead_by_more_than_chance() -> None:
+    """35 of 1,000 images ahead of LayerOnly; ten behind channel pruning, and none the other way round: no chance."""
+    said = {line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[3:5]] for line in claims()[2:]}
+    layeronly, channels = (
+        said[f"more accurate than {name} at the same latency"] for name in ("LayerOnly", "channel pruning")
+    )
+    assert layeronly[0].startswith("resnet20 at 75% +3.50 (")
+    assert layeronly[1] == "yes"
+    assert channels[0].startswith("resnet20 at 75% -1.00 (")
+    assert channels[1] == "**no**"
+    assert said["joint choice beats one after the other"] == ["not run yet", "not known yet"]
+    # 905 of 1,000 beside 910 of the control, five images lost and none won: the interval ends just below 0.
+    assert said["a speed-up without loss"] == ["none yet", "not known yet"]
