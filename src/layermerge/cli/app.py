@@ -22,6 +22,7 @@ from rich.console import Console
 from layermerge import __version__
 from layermerge.cli.interrupts import CtrlC, how_to_go_on, ignore_further
 from layermerge.errors import LayerMergeError, machine_failed
+from layermerge.stages import aside, shown_stages
 
 app = typer.Typer(
     name="layermerge",
@@ -75,7 +76,8 @@ def _plain_warnings() -> Iterator[None]:
 
         def show(message: Warning | str, _category: type[Warning], filename: str, *_: Any) -> None:
             if Path(__file__).parents[1] in Path(filename).parents:
-                print(f"warning: {message}", file=sys.stderr)
+                with aside():
+                    print(f"warning: {message}", file=sys.stderr)
 
         warnings.showwarning = show  # type: ignore[assignment]
         yield
@@ -112,8 +114,9 @@ def run() -> None:
 
 def _ending_of_command() -> _Ending:
     try:
-        code = app(standalone_mode=False)
-        sys.stdout.flush()  # here, where a full disk can still be reported
+        with shown_stages():
+            code = app(standalone_mode=False)
+            sys.stdout.flush()  # here, where a full disk can still be reported
     except SystemExit as end:  # of shell completion; a model's own is an error where it was called
         return _Ending(end.code if end.code in (0, 1, 2) else 1)
     except BrokenPipeError:

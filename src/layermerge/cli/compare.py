@@ -44,10 +44,12 @@ def compare(
     from layermerge.runs.compare import compare_run, require_comparison
     from layermerge.runs.opening import open_run
     from layermerge.runs.recipe_file import add_to_recipe
+    from layermerge.stages import expect
 
     chosen = flags.recipe(run_dir, recipe)
     methods = method or ["layermerge", "depth", "layeronly"]
     require_comparison(methods, chosen.budgets)
+    expect(("network",))
     context = open_run(chosen, run_dir or default_place(recipe, chosen))
     found = compare_run(context, methods, chosen.budgets)
     add_to_recipe(context.directory, chosen)

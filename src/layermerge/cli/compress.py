@@ -30,10 +30,12 @@ def compress(
     from layermerge.runs.methods import require_known
     from layermerge.runs.opening import open_run
     from layermerge.runs.recipe_file import add_to_recipe
+    from layermerge.stages import expect
 
     chosen = flags.recipe(run_dir, recipe)
     for budget in chosen.budgets:
         require_known(chosen.method, budget)
+    expect(("network",))
     context = open_run(chosen, run_dir or default_place(recipe, chosen))
     results = []
     for budget in chosen.budgets:

@@ -36,12 +36,14 @@ def demo(
     from layermerge.runs.compress import compress_run
     from layermerge.runs.methods import require_known
     from layermerge.runs.opening import open_run
+    from layermerge.stages import expect
 
     text = require_known(method, budget)
     # A run directory holds the tables of one runtime.
     place = run_dir or Path("runs") / ("demo" if runtime == _RUNTIME else f"demo-{runtime}")
     changes = {"budgets": [text], "method": method, "runtime": runtime}
     changes |= {} if finetune is None else {"finetune": finetune, "label": "untrained"}
+    expect(("network",))
     context = open_run(Flags(changes).recipe(place, shipped.RECIPE), place)
     result = compress_run(context, text)
     if as_json:

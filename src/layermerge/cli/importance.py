@@ -28,11 +28,13 @@ def importance(
     from layermerge.runs.opening import open_run
     from layermerge.runs.recipe_file import add_to_recipe
     from layermerge.runs.steps import measure_importance_step, measure_latency_step, menu_of
+    from layermerge.stages import expect
     from layermerge.tables.cost import table_cost
     from layermerge.tables.shards import WHOLE_TABLE, parse_shard, shard_path
 
     part = WHOLE_TABLE if shard is None else parse_shard(shard)
     chosen = flags.recipe(run_dir, recipe)
+    expect(("network", "plan", "latency", "importance"))
     context = open_run(chosen, run_dir, chosen.method)
     menu = menu_of(context, chosen.method)
     latency = measure_latency_step(context, menu)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from layermerge.cli.app import JsonOption, app, console, print_json
+from layermerge.cli.app import JsonOption, app, print_json
 from layermerge.cli.flags import RUNTIME, Flags, ModelArgument, takes
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def plan(
 
     Example: layermerge plan timm:resnet34 --input 3x224x224 --pin 'layer4.*'
     """
-    from layermerge.planning.listing import plan_document, plan_table
+    from layermerge.cli.plan_table import show_plan
+    from layermerge.planning.listing import plan_document
     from layermerge.planning.plan import plan as make_plan
     from layermerge.runs.context import trace_as_served
     from layermerge.runs.opening import load_network, open_task
@@ -86,7 +87,7 @@ def plan(
         print_json(plan_document(menu))
     else:
         whose = "the paper's" if rules is RuleSet.paper else "our"
-        console().print(plan_table(menu, traced.blocks, f"{model}: {whose} rules, method {method.value}"))
+        show_plan(menu, traced.blocks, f"{model}: {whose} rules, method {method.value}")
 
 
 def _rules(rules: RuleSet, max_kernel: int | None, **lists: Any) -> Rules:

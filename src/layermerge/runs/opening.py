@@ -15,6 +15,7 @@ from layermerge.planning.plan import plan
 from layermerge.runs.context import Context, open_context
 from layermerge.runs.recipe import RunRecipe
 from layermerge.runs.recipe_file import note_recipe
+from layermerge.stages import stage
 from layermerge.tasks.base import Task
 
 
@@ -46,8 +47,9 @@ def open_run(recipe: RunRecipe, place: Path, menu: str = "layeronly") -> Context
 
     Rules that fit no layer, and methods that have no menu where one is needed, are refused before anything is written.
     """
-    loaded = load_network(recipe)
-    context = open_context(loaded.module, open_task(recipe, loaded), place, recipe.settings)
+    with stage("network", f"load and trace {recipe.require_model()}"):
+        loaded = load_network(recipe)
+        context = open_context(loaded.module, open_task(recipe, loaded), place, recipe.settings)
     note_run(context, recipe, menu)
     return context
 
