@@ -30,7 +30,7 @@ def demo(
 
     Example: layermerge demo --budget 50%
     """
-    from layermerge.cli.summary import quoted, show_lines, show_result
+    from layermerge.cli.summary import quoted, show_next, show_result
     from layermerge.files import plain
     from layermerge.models import demo as shipped
     from layermerge.runs.compress import compress_run
@@ -49,13 +49,13 @@ def demo(
     if as_json:
         print_json(plain(result.report) | {"directory": str(result.directory), "page": str(context.directory.page)})
         return
-    show_result("A small network that tells clothes apart (Fashion-MNIST)", result, context.directory.page)
+    show_result("A small network that tells clothes apart (Fashion-MNIST)", result)
     where = quoted(place)
     again = "" if runtime == _RUNTIME else f" --runtime {runtime}"
-    show_lines(
-        [
-            ("", ""),
-            (f"layermerge demo --budget 50%{again} --run-dir {where}", "another budget uses the same tables"),
-            (f"layermerge compare --run-dir {where} --budget 75%", "beside depth and layeronly"),
-        ]
+    show_next(
+        (str(context.directory.page), "the report: open it in a browser"),
+        (str(result.directory), "the network to serve, its weights, how it recovered"),
+        (f"layermerge demo --budget 50%{again} --run-dir {where}", "another budget uses the same tables"),
+        (f"layermerge explain {where}", "why not more"),
+        (f"layermerge compare --run-dir {where} --budget 75%", "beside depth and layeronly"),
     )

@@ -20,6 +20,7 @@ WIDE = 140
 """Columns of a file or a pipe: wide enough for whole reasons."""
 _GAP = "  "
 _NARROWEST = {"name": 18, "text": 28}
+_UNITS = re.compile(r"(\d|±) (%|ms\b|s\b|points\b|±|\d)")
 _PIECES = re.compile(r"[^./_]*[./_]?")
 
 
@@ -49,17 +50,19 @@ def show_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None
     heads, lines = laid_out(
         [columns[place] for place in shown], [[row[place] for place in shown] for row in rows], width
     )
-    for head in heads:
+    for head in filter(None, heads):
         print(bold(head))
     for line in lines:
         print(line)
-    if left_out := [column.title for place, column in enumerate(columns) if place not in shown]:
+    full = fitting(columns, rows, sys.maxsize)
+    if left_out := [columns[place].title for place in full if place not in shown]:
         show_text(f"(left out at this width: {', '.join(left_out)})")
 
 
 def show_text(text: str, behind: str = "") -> None:
     """A paragraph; further lines begin `behind`."""
-    print(textwrap.fill(text, width_of(), subsequent_indent=behind, break_long_words=False, break_on_hyphens=False))
+    for number, line in enumerate(_sentence(text, width_of() - len(behind))):
+        print(f"{behind if number else ''}{line}")
 
 
 def bold(text: str) -> str:
@@ -127,7 +130,10 @@ def _row(columns: Sequence[Column], parts: Sequence[list[str]], widths: Sequence
 
 
 def _sentence(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+    """Broken between words, but not between a number and its unit."""
+    whole = _UNITS.sub("\\1\u00a0\\2", text)
+    lines = textwrap.wrap(whole, max(width, 1), break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\u00a0", " ") for line in lines] or [""]
 
 
 def _name(text: str, width: int) -> list[str]:

@@ -88,6 +88,26 @@ def plan(
     else:
         whose = "the paper's" if rules is RuleSet.paper else "our"
         show_plan(menu, traced.blocks, f"{model}: {whose} rules, method {method.value}")
+        _show_next(model, flags, run_dir)
+
+
+def _show_next(model: str, flags: Flags, run_dir: Path | None) -> None:
+    from layermerge.cli.summary import on_run, quoted, show_next
+
+    if run_dir is not None:
+        show_next(
+            (on_run("latency", run_dir), "what each candidate takes, here or on the device"),
+            (on_run("explain", run_dir), "what stands in the way of more"),
+        )
+        return
+    size = "".join(f" --{name} {quoted(flags.changes[name])}" for name in ("input", "weights") if name in flags.changes)
+    show_next(
+        (f"layermerge explain {quoted(model)}{size}", "what stands in the way of more, and what to change"),
+        (
+            f"layermerge compress --model {quoted(model)}{size} --images DIR --budget 60%",
+            "make it faster; no labels needed",
+        ),
+    )
 
 
 def _rules(rules: RuleSet, max_kernel: int | None, **lists: Any) -> Rules:
