@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Lock, Timer
 from time import monotonic
 
-HELD_FOR = 10.0
+HELD_FOR = 15.0
 """Seconds that plain lines are held back: a command that is refused by then has one line to say."""
 ONE_LINE_UP_TO = 2.0
 """Seconds; in a log, a stage that takes longer also says what it does, before it is done."""

@@ -20,7 +20,7 @@ WIDE = 140
 """Columns of a file or a pipe: wide enough for whole reasons."""
 _GAP = "  "
 _NARROWEST = {"name": 18, "text": 28}
-_UNITS = re.compile(r"(\d|±) (%|ms\b|s\b|points\b|±|\d)")
+_UNITS = re.compile(r"(?<=\d) (?=(?:%|ms|s|min|points|±)(?:\W|$))|(?<=±) (?=\d)")
 _PIECES = re.compile(r"[^./_]*[./_]?")
 
 
@@ -32,6 +32,8 @@ class Column:
     title: str
     kind: Literal["figure", "word", "name", "text"] = "word"
     missed: int = 0
+    least: int | None = None
+    """How narrow a name or a text may become."""
 
 
 def width_of(stream: object = None) -> int:
@@ -104,7 +106,7 @@ def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: in
 def _least(column: Column, cells: Iterable[str]) -> int:
     """How narrow a column may become."""
     longest = max(map(len, cells), default=0)
-    own = min(longest, _NARROWEST.get(column.kind, longest))
+    own = min(longest, column.least or _NARROWEST.get(column.kind, longest))
     return max([own, *map(len, column.title.split())])
 
 
@@ -131,7 +133,7 @@ def _row(columns: Sequence[Column], parts: Sequence[list[str]], widths: Sequence
 
 def _sentence(text: str, width: int) -> list[str]:
     """Broken between words, but not between a number and its unit."""
-    whole = _UNITS.sub("\\1\u00a0\\2", text)
+    whole = _UNITS.sub("\u00a0", text)
     lines = textwrap.wrap(whole, max(width, 1), break_long_words=False, break_on_hyphens=False)
     return [line.replace("\u00a0", " ") for line in lines] or [""]
 

@@ -68,17 +68,14 @@ def plan(
     """
     from layermerge.cli.plan_table import show_plan
     from layermerge.planning.listing import plan_document
-    from layermerge.planning.plan import plan as make_plan
-    from layermerge.runs.context import trace_as_served
-    from layermerge.runs.opening import load_network, open_task
+    from layermerge.runs.opening import open_plan
+    from layermerge.stages import expect
 
     chosen = _rules(rules, max_kernel, pin=pin, exclude=exclude, replace=[one.value for one in replace or ()])
     changes = {**flags.changes, "model": model, "rules": chosen, "method": method.value}
     recipe = Flags(changes).recipe(run_dir)
-    loaded = load_network(recipe)
-    inputs = open_task(recipe, loaded).example_inputs() if recipe.data is not None else loaded.example_inputs
-    traced = trace_as_served(loaded.module, inputs, free_size=recipe.free_size)
-    menu = make_plan(traced, chosen, method.value)
+    expect(("network",))
+    traced, menu = open_plan(recipe)
     if run_dir is not None:
         from layermerge.runs.begin import begin_run
 
