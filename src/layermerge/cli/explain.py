@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,11 +37,13 @@ def explain(
     Example: layermerge explain timm:resnet34 layer1.0.conv1
     """
     from layermerge.cli.explanation_tables import show_layer, show_overview
-    from layermerge.cli.summary import quoted, show_next
+    from layermerge.cli.summary import show_next
     from layermerge.files import plain
 
     found, words = _of_run(Path(subject)) if _is_run(subject) else (_of_model(subject, flags), None)
     chosen = None if layer is None else found.layer(layer)
+    given = [*flags.words("input"), *flags.words("weights")]
+    again = ["layermerge", "explain", subject, *given]
     if as_json:
         layers = [chosen] if chosen else found.layers
         facts = {"original_ms": found.original_ms, "fixed_ms": found.fixed_ms}
@@ -49,11 +52,11 @@ def explain(
     if chosen is None:
         show_overview(subject, found)
         heaviest = found.heaviest[0].facts.layer.name
-        ahead = [(f"layermerge explain {quoted(subject)} {quoted(heaviest)}", "all that can be done with one layer")]
+        ahead = [(shlex.join([*again[:3], heaviest, *again[3:]]), "all that can be done with one layer")]
     else:
         show_layer(chosen, words)
-        ahead = [(f"layermerge explain {quoted(subject)}", "all layers")]
-    show_next(*ahead, _after(subject, found.timed))
+        ahead = [(shlex.join(again), "all layers")]
+    show_next(*ahead, _after(subject, given, found.timed))
 
 
 def _is_run(subject: str) -> bool:
@@ -85,14 +88,12 @@ def _of_model(model: str, flags: Flags) -> Explanation:
     return explain_plan(plan)
 
 
-def _after(subject: str, timed: bool) -> tuple[str, str]:
-    from layermerge.cli.summary import on_run, quoted
+def _after(subject: str, given: list[str], timed: bool) -> tuple[str, str]:
+    from layermerge.cli.summary import on_run
 
     if not _is_run(subject):
-        return (
-            f"layermerge compress --model {quoted(subject)} --images DIR --budget 60%",
-            "measure it, and make it faster",
-        )
+        compress = shlex.join(["layermerge", "compress", "--model", subject, *given])
+        return f"{compress} --images DIR --budget 60%", "measure it, and make it faster"
     run = Path(subject)
     if timed:
         return on_run("solve", run), "the best of it all, for every budget"

@@ -92,10 +92,11 @@ def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: in
     cells = [[row[place] for row in rows] for place in range(len(columns))]
     widths = [_least(column, own) for column, own in zip(columns, cells, strict=True)]
     room = width - sum(widths) - len(_GAP) * (len(columns) - 1)
-    for kinds in (("name",), ("figure", "word"), ("text",)):
+    # Names first, then sentences that fit on one line, the headings of figures, and other sentences.
+    for kinds, whole in ((("name",), False), (("text",), True), (("figure", "word"), False), (("text",), False)):
         for place, column in enumerate(columns):
-            if column.kind in kinds:
-                wanted = max(map(len, [column.title, *cells[place]])) - widths[place]
+            wanted = max(map(len, [column.title, *cells[place]])) - widths[place]
+            if column.kind in kinds and not (whole and wanted > room):
                 more = max(0, min(room, wanted))
                 widths[place] += more
                 room -= more

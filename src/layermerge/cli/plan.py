@@ -89,7 +89,9 @@ def plan(
 
 
 def _show_next(model: str, flags: Flags, run_dir: Path | None) -> None:
-    from layermerge.cli.summary import on_run, quoted, show_next
+    import shlex
+
+    from layermerge.cli.summary import on_run, show_next
 
     if run_dir is not None:
         show_next(
@@ -97,11 +99,11 @@ def _show_next(model: str, flags: Flags, run_dir: Path | None) -> None:
             (on_run("explain", run_dir), "what stands in the way of more"),
         )
         return
-    size = "".join(f" --{name} {quoted(flags.changes[name])}" for name in ("input", "weights") if name in flags.changes)
+    given = [model, *flags.words("input"), *flags.words("weights")]
     show_next(
-        (f"layermerge explain {quoted(model)}{size}", "what stands in the way of more, and what to change"),
+        (shlex.join(["layermerge", "explain", *given]), "what stands in the way of more, and what to change"),
         (
-            f"layermerge compress --model {quoted(model)}{size} --images DIR --budget 60%",
+            f"{shlex.join(['layermerge', 'compress', '--model', *given])} --images DIR --budget 60%",
             "make it faster; no labels needed",
         ),
     )

@@ -58,17 +58,8 @@ def sample(
     loaded = load_model(model, weights, parse_shape(input) if input is not None else None)
     shape = _image_shape(model, loaded.example_inputs)
     network = loaded.module if run is None else _compressed(run, budget, loaded.module)
-    images = make_images(
-        network,
-        schedule,
-        shape,
-        count=count,
-        steps=steps,
-        eta=eta,
-        spacing=spacing.value,
-        seed=seed,
-        show_progress=True,
-    )
+    how: dict[str, Any] = {"count": count, "steps": steps, "eta": eta, "spacing": spacing.value, "seed": seed}
+    images = make_images(network, schedule, shape, **how, show_progress=True)
     if out is not None:
         write_images(images, out)
     if grid is not None:

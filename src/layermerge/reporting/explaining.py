@@ -146,7 +146,7 @@ class _Explaining:
     def offers(self, place: int) -> tuple[Offer, ...]:
         around = [each for each in self.plan.candidates if each.start <= place < each.end and not each.untouched]
         found = [Offer(self.prices.candidate(each), self._loss(each.key), self._off(each.key)) for each in around]
-        return tuple(sorted(found, key=lambda offer: (offer.off is not None, -(offer.facts.saved_ms or 0.0))))
+        return tuple(sorted(found, key=_rank))
 
     def _off(self, key: str) -> str | None:
         row = self.prices.importance.rows.get(key) if self.prices.importance else None
@@ -229,6 +229,11 @@ def _losses(importance: Table | None, estimate: Callable[[str], EstimatedScore] 
         return Loss(untouched - score.value, score.error, score.kind)
 
     return loss
+
+
+def _rank(offer: Offer) -> tuple[bool, float, int]:
+    """What is on the menu first, then what saves most, then what is nearest."""
+    return offer.off is not None, -(offer.facts.saved_ms or 0.0), len(offer.facts.candidate.layers)
 
 
 def _change(offer: Offer) -> float:
