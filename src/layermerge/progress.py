@@ -135,5 +135,5 @@ class _Lines(_Silence):
         )
 
     def print(self, line: str) -> None:
-        with aside():
+        with aside(opens=True):
             print(line, file=sys.stderr, flush=True)

@@ -46,7 +46,7 @@ class _Silence:
 
     def fail(self) -> None: ...
 
-    def pause(self) -> None: ...
+    def pause(self, opens: bool) -> None: ...
 
     def resume(self) -> None: ...
 
@@ -71,7 +71,7 @@ class _Screen(_Silence):
         self._running = ""
         _write(_CLEAR)
 
-    def pause(self) -> None:
+    def pause(self, opens: bool) -> None:  # noqa: ARG002
         if self._running:
             _write(_CLEAR)
 
@@ -108,8 +108,9 @@ class _Log(_Silence):
         with self._lock:
             self._running = ""
 
-    def pause(self) -> None:
-        self._say()
+    def pause(self, opens: bool) -> None:
+        if opens or self._open:
+            self._say()
 
     def close(self, done: bool) -> None:
         self.fail()
@@ -229,11 +230,11 @@ def note(line: str) -> None:
 
 
 @contextmanager
-def aside() -> Iterator[None]:
-    """Makes room for a line, or a bar, that does not belong to the stage that runs."""
+def aside(*, opens: bool = False) -> Iterator[None]:
+    """Makes room for a line, or a bar; one that makes no sense without the stage that it belongs to `opens` a log."""
     shown = _SHOWN.get()
     if shown:
-        shown.style.pause()
+        shown.style.pause(opens)
     try:
         yield
     finally:

@@ -94,7 +94,8 @@ class _Figures:
         from layermerge.reporting.numbers import size as size_text
 
         lines = result_lines(self.report) if self.report else [("convolutions", "", str(convs), "")]
-        show_summary(title, [*lines, ("file", "", size_text(size), path.name)])
+        headings = ("before", "after") if self.report else ("", "")
+        show_summary(title, [*lines, ("file", "", size_text(size), path.name)], headings)
         if self.int8:
             print()
             show_int8("In float32 and in INT8", self.int8)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     Column("#", "figure"),
-    Column("layer", "name"),
+    Column("layer", "name", least=16),
     Column("conv"),
     Column("channels", "figure", missed=3),
     Column("map", "figure", missed=1),
