@@ -159,15 +159,22 @@ class _Explaining:
         alone = self._taken(place, place + 1)
         found = [] if self.plan.single(place, kept=False) else [replace(self._not_removed(place), at_most_ms=alone)]
         start, end = reach(self.plan, place)
-        behind, ahead = barrier_behind(self.plan, place), barrier_ahead(self.plan, place)
         names = [layer.name for layer in self.plan.layers]
         if end < len(names):
-            last, reason = (behind.end - 1, behind.reason) if behind else (end, _UNKNOWN)
-            found.append(_obstacle(f"merge it with {names[last]} behind it", reason, self._taken(place, last + 1)))
+            stop = self._stop(barrier_behind(self.plan, place), place, end + 1)
+            what = f"merge it with {names[stop.end - 1]} behind it"
+            found.append(_obstacle(what, stop.reason, self._taken(place, stop.end)))
         if start > 0:
-            first, reason = (ahead.start, ahead.reason) if ahead else (start - 1, _UNKNOWN)
-            found.append(_obstacle(f"merge it with {names[first]} ahead of it", reason, self._taken(first, place + 1)))
+            stop = self._stop(barrier_ahead(self.plan, place), start - 1, place + 1)
+            what = f"merge it with {names[stop.start]} ahead of it"
+            found.append(_obstacle(what, stop.reason, self._taken(stop.start, place + 1)))
         return found
+
+    def _stop(self, known: Rejection | None, start: int, end: int) -> Rejection:
+        """What is known to stop ranges here; a method that offers less stops them at once, and no rule says so."""
+        if self.plan.method != "layermerge" and (start, end) not in self.stopped:
+            return Rejection(start, end, f"the method {self.plan.method} offers no such range")
+        return known or Rejection(start, end, _UNKNOWN)
 
     def _taken(self, start: int, end: int) -> float | None:
         taken = [self.prices.layer(place).latency_ms for place in range(start, end)]
