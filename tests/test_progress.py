@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from layermerge.progress import FIRST_LINE_AFTER, LINE_EVERY, Progress, in_words
+from layermerge.progress import FIRST_LINE_AFTER, LINE_EVERY, Progress
+from layermerge.stages import in_words
 
 
 class Clock:

@@ -29,7 +29,7 @@ FILES = sorted(SOURCE.rglob("*.py"), key=lambda path: (path != SOURCE / "__init_
 # Each may import those above it and itself; CONTRIBUTING draws the same order. A module of a package may have a place of
 # its own: what makes a whole run ends with a report, and reports read what runs left behind.
 ORDER = (
-    "errors",
+    "errors stages",
     "arguments conv files progress",
     "tracing",
     "onnx_in pt2_in",
@@ -97,7 +97,7 @@ def _ours(name: str) -> bool:
 
 def test_the_root_holds_what_every_package_needs_and_nothing_else() -> None:
     at_root = {path.stem for path in FILES if path.parent == SOURCE}
-    assert at_root == {"__init__", "__main__", "arguments", "conv", "errors", "files", "progress"}
+    assert at_root == {"__init__", "__main__", "arguments", "conv", "errors", "files", "progress", "stages"}
 
 
 def test_every_module_has_its_place_in_the_order() -> None:

@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from layermerge.stages import aside, in_words, stages_shown
+
 FIRST_LINE_AFTER = 15.0
 """Seconds; what is done by then needs no line."""
 LINE_EVERY = 30.0
@@ -89,14 +91,18 @@ class _Bar(_Silence):
             console=console,
             refresh_per_second=_REDRAWN_PER_SECOND,
             speed_estimate_period=_SPEED_OVER,
+            transient=stages_shown(),
         )
         self._task = self._rich.add_task(title, total=total, completed=done)
+        self._around = aside()
 
     def start(self) -> None:
+        self._around.__enter__()
         self._rich.start()
 
     def stop(self) -> None:
         self._rich.stop()
+        self._around.__exit__(None, None, None)
 
     def advance(self, count: int) -> None:
         self._rich.advance(self._task, count)
@@ -129,19 +135,5 @@ class _Lines(_Silence):
         )
 
     def print(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-
-def in_words(seconds: float) -> str:
-    """A time as people say it, to two units.
-
-    >>> in_words(8.4), in_words(80), in_words(7265), in_words(200_000)
-    ('8 s', '1 min 20 s', '2 h 1 min', '2 d 7 h')
-    """
-    whole = round(seconds)
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if days:
-        return f"{days} d {hours % 24} h"
-    if hours:
-        return f"{hours} h {minutes % 60} min"
-    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+        with aside(opens=True):
+            print(line, file=sys.stderr, flush=True)

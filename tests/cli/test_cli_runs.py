@@ -54,14 +54,20 @@ def test_compress_prints_figures_and_where_they_are(run: Run, compressed: Path) 
     result = run("compress", "mine.yaml", "--allow-python", "--run-dir", "a")
     assert result.code == 0, result.err
     lines = [line.strip() for line in result.out.splitlines() if line.strip()]
-    assert lines[0] == "python:tiny_runs:network: layermerge at 70%"
+    assert lines[0] == "python:tiny_runs:network: layermerge at 70 %"
     assert lines[1].split() == ["before", "after"]
-    assert lines[2].startswith("latency (ms)  10.290")
-    assert "times as fast (budget 7.203; predicted 6.754 ± " in lines[2]
-    assert lines[3].startswith("accuracy (%)")
+    assert lines[2].split()[:5] == ["latency", "10.290", "ms", "6.754", "ms"]
+    assert "1.52×, predicted 6.754 ± " in lines[2]
+    assert re.match(r"accuracy +92\.2 % +94\.4 %", lines[3])
     assert lines[4].startswith("convolutions")
-    assert lines[5].split() == [str(Path("a/report.html")), *["the", "report:", "open", "it", "in", "a", "browser"]]
-    assert lines[6].startswith(str(Path("a/layermerge/70pct/plain")))
+    assert "Budget met: 6.75 ms measured on the exported file, budget 70 % (7.20 ms)." in lines[5]
+    ending = lines[lines.index("next") + 1 :]
+    assert ending[0].split() == [
+        str(Path("a/report.html")),
+        *["#", "the", "report:", "open", "it", "in", "a", "browser"],
+    ]
+    assert ending[1].startswith(str(Path("a/layermerge/70pct/plain")))
+    assert "layermerge explain a " in ending[2]
     assert contents(compressed) == before
 
 
@@ -98,9 +104,12 @@ def test_compare_prints_the_table_and_writes_it(run: Run, compressed: Path) -> N
     arguments = ("--method", "layermerge", "--method", "depth", "--budget", "70%", "--run-dir", "a")
     result = run("compare", "mine.yaml", "--allow-python", *arguments)
     assert result.code == 0, result.err
-    assert (compressed / "comparison-plain.md").read_text(encoding="utf-8") == result.out.removesuffix("\n")
-    rows = [line.split("|")[1].strip() for line in result.out.splitlines() if line.startswith("| ")]
+    written = (compressed / "comparison-plain.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1].strip() for line in written.splitlines() if line.startswith("| ")]
     assert rows == ["method", "original", "layermerge", "method", "layermerge"]
+    words = [line.split()[0] for line in result.out.splitlines() if line]
+    assert words[:4] == ["Original:", "method", "original", "layermerge"]
+    assert f"\n{Path('a/report.html')} " in result.out
     assert "- depth at 70%: no choice of candidates runs in " in result.out
     assert {"accuracy-plain.png", "recovery-plain.svg", "comparison-plain.csv"} <= set(contents(compressed))
     del before["report.html"]
@@ -232,7 +241,8 @@ def test_a_budget_that_the_exported_file_misses_is_said(
     monkeypatch.setattr("layermerge.runs.steps.measured_beside", lambda *_: 9.0)
     result = run("compress", "--run-dir", "a", "--allow-python")
     assert result.code == 0
-    assert "the exported file takes 9.000 ms, more than the budget of 7.203" in result.out
+    assert "Budget missed by 24.9 %: 9.00 ms measured on the exported file, budget 70 % (7.20 ms)" in result.out
+    assert "run the same command again" in " ".join(result.out.split())
     assert json.loads((place / "result.json").read_text())["budget_kept"] is False
     assert json.loads(run("compress", "--run-dir", "a", "--allow-python", "--json").out)[0]["budget_kept"] is False
 
@@ -248,8 +258,9 @@ def test_finetune_says_what_it_did(run: Run, compressed: Path) -> None:
     assert "allow it with --allow-python" in one_line(run("finetune", "a"))  # run directories are passed around too
     result = run("finetune", "a", "--allow-python")
     assert result.code == 0, result.err
-    assert re.match(r"70%: held-out score [01]\.\d{4}, saved to ", result.out)
-    assert result.out.endswith(f", saved to {Path('a/layermerge/70pct/plain/unmerged')}\n")
+    place = re.escape(str(Path("a/layermerge/70pct/plain/unmerged")))
+    assert re.search(rf"^70% +\d+\.\d % +saved to {place}$", result.out, re.MULTILINE)
+    assert "\nlayermerge merge a --budget 70% --allow-python" in result.out
     assert compressed.is_dir()
 
 

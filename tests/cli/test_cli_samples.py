@@ -61,10 +61,12 @@ def test_images_and_grid_are_written(run: Run) -> None:
         assert grid.size == (28, 18)
 
 
-def test_one_line_for_people(run: Run) -> None:
+def test_a_summary_for_people(run: Run) -> None:
     result = run("sample", NET, "--count", "2", "--steps", "3", "--grid", "all.png")
     assert (result.code, result.err) == (0, "")
-    assert result.out == "images 2, shape 3x8x8, steps 4, seed 0, written to all.png\n"  # 333 apart, which makes 4
+    lines = [line.split() for line in result.out.splitlines()]
+    assert lines[1:4] == [["images", "2", "3x8x8"], ["time", "steps", "4"], ["seed", "0"]]  # 333 apart, which makes 4
+    assert ["all.png", "#", "the", "images"] in lines
 
 
 def test_options_reach_the_sampler(run: Run) -> None:
@@ -185,9 +187,12 @@ def test_both_figures(run: Run, extractor: str) -> None:
         "reference": 12,
         "extractor": eyes.name,
     }
-    line = run("quality", "ours.npy", "theirs.npy", *options).out
-    assert line.startswith(f"kid {mean:.6g}, kid std {deviation:.6g}, fid ")
-    assert ", samples 12, reference 12, extractor means.pt " in line
+    shown = run("quality", "ours.npy", "theirs.npy", *options).out
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["KID", f"{mean:.6g}"] in lines
+    assert [*["KID,", "standard", "deviation"], f"{deviation:.6g}"] in lines
+    assert ["samples", "12", "images"] in lines
+    assert "seen by means.pt " in shown
 
 
 @pytest.mark.parametrize(("metric", "figures"), [((), {"kid", "kid_std"}), (("--metric", "fid"), {"fid"})])

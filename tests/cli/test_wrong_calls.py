@@ -211,6 +211,18 @@ WRONG = [
     Wrong("file where a directory should be", ("plan", *NET, "--run-dir", "data.npz"), "there is a file where a"),
     Wrong("no place to write", ("plan", *NET, "--run-dir", "/proc/nothing/a"), "cannot write /proc/nothing/a/"),
     Wrong("full disk", ("plan", *NET, "--run-dir", "b"), "cannot write b/original.onnx", full_disk, code=1),
+    # explain
+    Wrong("nothing to explain", ("explain",), "Missing argument 'RUN_OR_MODEL'; see layermerge explain --help"),
+    Wrong("no run", ("explain", "absent"), "is 'absent' a run directory?"),
+    Wrong("unknown model", ("explain", "timm:resnt34"), "timm has no model 'resnt34'; did you mean"),
+    Wrong("no shape", ("explain", "python:tiny:net"), "pass its input shape, for instance --input 3x224x224"),
+    Wrong("unknown layer", ("explain", "a", "steem"), "no layer is called 'steem'; did you mean 'stem.0'"),
+    Wrong("layer of another size", ("explain", "a", "17"), "no layer is called '17'; did you mean"),
+    Wrong("part of many names", ("explain", "a", "st"), "'st' fits 3 layers: stem.0, first.0, last.0; give more of the name"),
+    Wrong("empty name", ("explain", "a", ""), "'' fits 5 layers: stem.0, first.0, second.0, down.0 and 1 more"),
+    Wrong("rule that does not exist", ("explain", *NET, "--set", "rules.max_kernels=3"), "rules.max_kernels"),
+    Wrong("truncated plan", ("explain", "a"), "'a/plan.json' is truncated or not JSON; remove it", halve("a/plan.json")),
+    Wrong("empty table", ("explain", "a"), "table 'a/latency.jsonl' is empty", put("a/latency.jsonl", "")),
     # latency
     Wrong("no run", ("latency", "absent"), "is 'absent' a run directory?"),
     Wrong("unknown runtime", ("latency", "a", "--runtime", "tflite"), "unknown runtime 'tflite'; choose one of torch"),

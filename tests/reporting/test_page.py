@@ -142,7 +142,7 @@ def test_the_verb_writes_the_page_and_pictures_into_the_run(run: Run, tiny: Path
     result = run("report", "tiny")
     assert result.code == 0, result.err
     assert {path.name for path in tiny.iterdir()} - before == {"report.html"} | PICTURES
-    assert result.out.startswith(f"written to {Path('tiny') / 'report.html'}, ")
+    assert f"\n{Path('tiny') / 'report.html'} " in result.out
     assert (tiny / "report-frontier.png").read_bytes().startswith(b"\x89PNG")
     drawn = (tiny / "report-frontier.svg").read_text(encoding="utf-8")
     assert all(f"<!-- {name} -->" in drawn for name in ("layermerge", "depth", "layeronly"))

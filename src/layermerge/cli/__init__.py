@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from layermerge.cli.app import run
+from layermerge.cli.app import order_verbs, run
 
 VERBS = (
     "demo",
+    "compress",
     "plan",
+    "explain",
     "latency",
     "importance",
     "solve",
     "finetune",
     "merge",
     "export",
-    "compress",
     "compare",
     "report",
     "sample",
     "quality",
     "doctor",
 )
+"""In the order of use."""
 for _verb in VERBS:
     import_module(f"layermerge.cli.{_verb}")
+order_verbs(VERBS)
 
 
 def main() -> None:

@@ -5,23 +5,24 @@ Exit codes: 0 fine, 1 failed, 2 bad input. With --json, stdout carries one JSON 
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from layermerge import __version__
 from layermerge.cli.interrupts import CtrlC, how_to_go_on, ignore_further
 from layermerge.errors import LayerMergeError, machine_failed
+from layermerge.stages import aside, shown_stages
 
 app = typer.Typer(
     name="layermerge",
@@ -50,16 +51,15 @@ def _root(
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 
-def report(as_json: bool, facts: dict[str, Any]) -> None:
-    if as_json:
-        print_json(facts)
-    else:
-        print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items()))
-
-
-def console() -> Console:
-    """Wide enough for whole reasons when the output is piped; a terminal decides for itself."""
-    return Console() if sys.stdout.isatty() else Console(width=140)
+def order_verbs(names: Sequence[str]) -> None:
+    """Lists the verbs in this order, each with the whole first sentence of what it does, and its example as it is typed."""
+    known = {getattr(command.callback, "__name__", ""): command for command in app.registered_commands}
+    for command in known.values():
+        text = inspect.cleandoc(command.callback.__doc__ or "")
+        sentence = text.split("\n\n")[0].replace("\n", " ")
+        command.short_help = sentence
+        command.help = text.replace("\n\nExample: ", "\n\n\b\nExample: ")
+    app.registered_commands[:] = [known[name] for name in names]
 
 
 def print_json(document: Any) -> None:
@@ -75,7 +75,8 @@ def _plain_warnings() -> Iterator[None]:
 
         def show(message: Warning | str, _category: type[Warning], filename: str, *_: Any) -> None:
             if Path(__file__).parents[1] in Path(filename).parents:
-                print(f"warning: {message}", file=sys.stderr)
+                with aside():
+                    print(f"warning: {message}", file=sys.stderr)
 
         warnings.showwarning = show  # type: ignore[assignment]
         yield
@@ -112,8 +113,9 @@ def run() -> None:
 
 def _ending_of_command() -> _Ending:
     try:
-        code = app(standalone_mode=False)
-        sys.stdout.flush()  # here, where a full disk can still be reported
+        with shown_stages():
+            code = app(standalone_mode=False)
+            sys.stdout.flush()  # here, where a full disk can still be reported
     except SystemExit as end:  # of shell completion; a model's own is an error where it was called
         return _Ending(end.code if end.code in (0, 1, 2) else 1)
     except BrokenPipeError:

@@ -10,16 +10,15 @@ from typing import Any
 
 import typer
 from packaging.requirements import Requirement
-from rich.table import Table
-from rich.text import Text
 
 from layermerge import __version__
-from layermerge.cli.app import JsonOption, app, console, print_json
+from layermerge.cli.app import JsonOption, app, print_json
+from layermerge.cli.layout import Column, show_table
+from layermerge.cli.summary import show_next
 from layermerge.errors import first_line
 
 _Line = tuple[str, str, str]
 """A mark, what it is about, and what is said of it."""
-_STYLES = {"ok": "green", "!": "yellow", "-": "dim", "": "bold"}
 
 
 @app.command()
@@ -105,10 +104,9 @@ def _tried() -> dict[str, Any]:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    table = Table.grid(padding=(0, 2))
-    for mark, name, text in _lines(facts):
-        table.add_row(Text(mark, style=_STYLES[mark]), Text(name, style=_STYLES[""] if not mark else ""), Text(text))
-    console().print(table)
+    show_table((Column(""), Column("", "name"), Column("", "text")), list(_lines(facts)))
+    if facts["torch"]["problem"] is None:
+        show_next(("layermerge demo", "the whole way, on a small network that comes with the package"))
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[_Line]:

@@ -143,6 +143,12 @@ class Flags:
     changes: dict[str, Any]
     allow_python: bool = False
 
+    def words(self, key: str) -> list[str]:
+        """A key of the recipe as it was given, for a command that goes on from here."""
+        flag = next(name for name, (own, _) in _SHARED.items() if own == key)
+        given = self.changes.get(key, [])
+        return [word for value in (given if isinstance(given, list) else [given]) for word in (f"--{flag}", str(value))]
+
     def recipe(self, place: Path | None, given: Path | None = None) -> RunRecipe:
         """The recipe of a file or of the run directory, with what the flags say instead."""
         from layermerge.runs.directory import RunDirectory

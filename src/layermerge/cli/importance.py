@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from layermerge.cli.app import JsonOption, app, print_json
 from layermerge.cli.flags import Flags, RecipeOption, RunArgument, takes
+
+if TYPE_CHECKING:
+    from layermerge.runs.directory import RunDirectory
+    from layermerge.tables.cost import TableCost
 
 
 @app.command()
@@ -28,11 +33,13 @@ def importance(
     from layermerge.runs.opening import open_run
     from layermerge.runs.recipe_file import add_to_recipe
     from layermerge.runs.steps import measure_importance_step, measure_latency_step, menu_of
+    from layermerge.stages import expect
     from layermerge.tables.cost import table_cost
     from layermerge.tables.shards import WHOLE_TABLE, parse_shard, shard_path
 
     part = WHOLE_TABLE if shard is None else parse_shard(shard)
     chosen = flags.recipe(run_dir, recipe)
+    expect(("network", "plan", "latency", "importance"))
     context = open_run(chosen, run_dir, chosen.method)
     menu = menu_of(context, chosen.method)
     latency = measure_latency_step(context, menu)
@@ -41,4 +48,23 @@ def importance(
     if as_json:
         print_json(asdict(cost))
     else:
-        print(f"{cost}; written to {shard_path(context.directory.importance, part)}")
+        _show(cost, context.directory, shard_path(context.directory.importance, part))
+
+
+def _show(cost: TableCost, directory: RunDirectory, written: Path) -> None:
+    from layermerge.cli.summary import Line, on_run, show_next, show_summary
+    from layermerge.stages import in_words
+
+    lines: list[Line] = [
+        ("candidates", "", str(cost.entries), ""),
+        ("scored", "", str(cost.scored), f"in {in_words(cost.importance_seconds)} of processor time"),
+        ("ruled out", "", str(cost.ruled_out), "by latency: not faster than what they stand for"),
+        ("failed", "", str(cost.failed), "left off the menu" if cost.failed else ""),
+        ("operations timed", "", str(cost.workloads), f"in {in_words(cost.latency_seconds)}"),
+    ]
+    show_summary(f"Importance table of {directory.path}", lines, ("", ""))
+    show_next(
+        (str(written), "the table"),
+        (on_run("solve", directory.path), "what every budget would keep"),
+        (on_run("explain", directory.path), "layer by layer: what removing it saves and loses"),
+    )

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from layermerge.cli.app import JsonOption, app, print_json
 from layermerge.cli.flags import RUNTIME, Flags, RunArgument, takes
+
+if TYPE_CHECKING:
+    from layermerge.runs.directory import RunDirectory
+    from layermerge.runs.recipe import RunRecipe
+    from layermerge.tables.latency import LatencyTable
 
 
 @app.command()
@@ -20,9 +27,11 @@ def latency(run_dir: RunArgument, as_json: JsonOption = False, *, flags: Flags) 
     from layermerge.runs.opening import load_network
     from layermerge.runs.recipe_file import add_to_recipe, run_recipe
     from layermerge.runs.steps import measure_latency_from_files
+    from layermerge.stages import expect
 
     directory = RunDirectory(run_dir)
     recipe = run_recipe(directory, None, flags.changes)
+    expect(("latency",))
     table = measure_latency_from_files(
         directory,
         recipe.make_runtime(),
@@ -33,9 +42,7 @@ def latency(run_dir: RunArgument, as_json: JsonOption = False, *, flags: Flags) 
     if directory.recipe.is_file():
         add_to_recipe(directory, recipe)
     if not as_json:
-        print(f"{table}; written to {directory.latency}")
-        for predicted, measured_ms in table.networks():
-            print(f"a merged network: predicted {predicted}, measured {measured_ms:.3f} ms")
+        _show(table, directory, recipe)
         return
     print_json(
         {
@@ -47,4 +54,26 @@ def latency(run_dir: RunArgument, as_json: JsonOption = False, *, flags: Flags) 
             "fixed_ms": table.fixed_ms,
             "scale": table.scale,
         }
+    )
+
+
+def _show(table: LatencyTable, directory: RunDirectory, recipe: RunRecipe) -> None:
+    from layermerge.cli.summary import Line, on_run, show_next, show_summary
+
+    bounded = f"{table.bounded} of them only bounded: clearly slower than their layers" if table.bounded else ""
+    entries = sum(workload is not None for workload in table.workloads.values())
+    lines: list[Line] = [
+        ("original network", "", f"{table.original} ms", f"{recipe.runtime}, batch {recipe.batch_size}"),
+        ("fixed cost", "", f"{table.fixed_ms:.3f} ms", "what no choice changes: pooling, classifier and so on"),
+        ("candidates", "", str(entries), ""),
+        ("operations timed", "", str(table.distinct_workloads), bounded),
+        ("scale of rows", "", f"{table.scale:.3f}", "so that the layers add up to the network"),
+    ]
+    for predicted, measured_ms in table.networks():
+        lines.append(("a merged network", "", f"{measured_ms:.3f} ms", f"predicted {predicted} ms"))
+    show_summary(f"Latency table of {directory.path}", lines, ("", ""))
+    data = () if recipe.data is not None else ("--data", "SOURCE")
+    show_next(
+        (str(directory.latency), "the table; it comes back from a device"),
+        (on_run("importance", directory.path, recipe, *data), "how much each candidate changes the answers"),
     )

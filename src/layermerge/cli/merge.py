@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from layermerge.cli.app import JsonOption, app, report
+from layermerge.cli.app import JsonOption, app, print_json
 from layermerge.cli.flags import Flags, RunArgument, takes
 
 
@@ -30,6 +30,7 @@ def merge(
     Example: layermerge merge runs/a --budget 60%
     """
     from layermerge.cli.cards import leave_card
+    from layermerge.cli.summary import on_run, show_next, show_summary
     from layermerge.runs.networks import find_network, merged
     from layermerge.runs.saving import save
     from layermerge.runs.steps import count_convs
@@ -41,4 +42,15 @@ def merge(
     save(target, fast)
     if out is None:
         leave_card(run_dir, found)
-    report(as_json, {"convs_before": count_convs(tuned), "convs_after": count_convs(fast), "saved_to": str(target)})
+    before, after = count_convs(tuned), count_convs(fast)
+    if as_json:
+        print_json({"convs_before": before, "convs_after": after, "saved_to": str(target)})
+        return
+    checked = "merged equals unmerged, checked"
+    show_summary(f"Merged network of {run_dir}", [("convolutions", str(before), str(after), checked)])
+    words = [word for name in ("budgets", "method", "label") for word in flags.words(name)]
+    place, words = (run_dir, words) if out is None else (out, [])
+    show_next(
+        (str(target), "the merged network"),
+        (on_run("export", place, found.recipe, *words, "--to", "fast.onnx"), "a file that other runtimes read"),
+    )

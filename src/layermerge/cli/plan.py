@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from layermerge.cli.app import JsonOption, app, console, print_json
+from layermerge.cli.app import JsonOption, app, print_json
 from layermerge.cli.flags import RUNTIME, Flags, ModelArgument, takes
 
 if TYPE_CHECKING:
@@ -66,18 +66,16 @@ def plan(
 
     Example: layermerge plan timm:resnet34 --input 3x224x224 --pin 'layer4.*'
     """
-    from layermerge.planning.listing import plan_document, plan_table
-    from layermerge.planning.plan import plan as make_plan
-    from layermerge.runs.context import trace_as_served
-    from layermerge.runs.opening import load_network, open_task
+    from layermerge.cli.plan_table import show_plan
+    from layermerge.planning.listing import plan_document
+    from layermerge.runs.opening import open_plan
+    from layermerge.stages import expect
 
     chosen = _rules(rules, max_kernel, pin=pin, exclude=exclude, replace=[one.value for one in replace or ()])
     changes = {**flags.changes, "model": model, "rules": chosen, "method": method.value}
     recipe = Flags(changes).recipe(run_dir)
-    loaded = load_network(recipe)
-    inputs = open_task(recipe, loaded).example_inputs() if recipe.data is not None else loaded.example_inputs
-    traced = trace_as_served(loaded.module, inputs, free_size=recipe.free_size)
-    menu = make_plan(traced, chosen, method.value)
+    expect(("network",))
+    traced, menu = open_plan(recipe)
     if run_dir is not None:
         from layermerge.runs.begin import begin_run
 
@@ -86,7 +84,29 @@ def plan(
         print_json(plan_document(menu))
     else:
         whose = "the paper's" if rules is RuleSet.paper else "our"
-        console().print(plan_table(menu, traced.blocks, f"{model}: {whose} rules, method {method.value}"))
+        show_plan(menu, traced.blocks, f"{model}: {whose} rules, method {method.value}")
+        _show_next(model, flags, run_dir)
+
+
+def _show_next(model: str, flags: Flags, run_dir: Path | None) -> None:
+    import shlex
+
+    from layermerge.cli.summary import on_run, show_next
+
+    if run_dir is not None:
+        show_next(
+            (on_run("latency", run_dir), "what each candidate takes, here or on the device"),
+            (on_run("explain", run_dir), "what stands in the way of more"),
+        )
+        return
+    given = [model, *flags.words("input"), *flags.words("weights")]
+    show_next(
+        (shlex.join(["layermerge", "explain", *given]), "what stands in the way of more, and what to change"),
+        (
+            f"{shlex.join(['layermerge', 'compress', '--model', *given])} --images DIR --budget 60%",
+            "make it faster; no labels needed",
+        ),
+    )
 
 
 def _rules(rules: RuleSet, max_kernel: int | None, **lists: Any) -> Rules:

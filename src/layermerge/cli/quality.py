@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from layermerge.cli.app import JsonOption, app, report
+from layermerge.cli.app import JsonOption, app, print_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,6 +43,7 @@ def quality(
 
     Example: layermerge quality samples cifar10:data/cifar-10-batches-bin --extractor features.pt --subset-size 50
     """
+    from layermerge.cli.summary import Line, show_next, show_summary
     from layermerge.sampling import quality as measures
 
     measures.import_metrics("fid")
@@ -61,8 +62,14 @@ def quality(
         facts["kid"], facts["kid_std"] = measures.kid(ours, theirs, subset_size=subset_size)
     if metric is not Metric.kid:
         facts["fid"] = measures.fid(ours, theirs)
-    shown = facts if as_json else {name: f"{value:.6g}" for name, value in facts.items()}
-    report(as_json, {**shown, **counts, "extractor": network.name})
+    if as_json:
+        print_json({**facts, **counts, "extractor": network.name})
+        return
+    titles = {"kid": "KID", "kid_std": "KID, standard deviation", "fid": "FID"}
+    lines: list[Line] = [(titles[name], "", f"{value:.6g}", "") for name, value in facts.items()]
+    lines += [(name, "", f"{number:,}", "images") for name, number in counts.items()]
+    show_summary(f"{samples} beside {reference}, seen by {network.name}; lower is better", lines, ("", ""))
+    show_next(("layermerge sample MODEL --out DIR", "the original's own images, to compare with"))
 
 
 def _first_images(place: str, count: int | None) -> Tensor:

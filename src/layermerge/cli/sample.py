@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from layermerge.cli.app import JsonOption, app, report
+from layermerge.cli.app import JsonOption, app, print_json
 from layermerge.cli.flags import InputOption, ModelArgument, WeightsOption
-
-if TYPE_CHECKING:
-    pass
 
 
 class SpacingChoice(str, Enum):
@@ -49,6 +46,7 @@ def sample(
 
     Example: layermerge sample diffusers:ddpm-cifar10 --run runs/a/merged --count 64 --grid samples.png
     """
+    from layermerge.cli.summary import Line, quoted, show_next, show_summary
     from layermerge.models import load_model, parse_shape
     from layermerge.sampling.ddim import sample as make_images
     from layermerge.sampling.ddim import time_steps
@@ -60,25 +58,25 @@ def sample(
     loaded = load_model(model, weights, parse_shape(input) if input is not None else None)
     shape = _image_shape(model, loaded.example_inputs)
     network = loaded.module if run is None else _compressed(run, budget, loaded.module)
-    images = make_images(
-        network,
-        schedule,
-        shape,
-        count=count,
-        steps=steps,
-        eta=eta,
-        spacing=spacing.value,
-        seed=seed,
-        show_progress=True,
-    )
+    how: dict[str, Any] = {"count": count, "steps": steps, "eta": eta, "spacing": spacing.value, "seed": seed}
+    images = make_images(network, schedule, shape, **how, show_progress=True)
     if out is not None:
         write_images(images, out)
     if grid is not None:
         write_grid(images, grid)
     written = [str(place) for place in (out, grid) if place is not None]
-    facts: dict[str, Any] = {"images": count, "shape": "x".join(map(str, shape))}
-    facts |= {"steps": len(time_steps(schedule.steps, steps, spacing.value)), "seed": seed}
-    report(as_json, {**facts, "written_to": written if as_json else " and ".join(written)})
+    visited, size = len(time_steps(schedule.steps, steps, spacing.value)), "x".join(map(str, shape))
+    if as_json:
+        print_json({"images": count, "shape": size, "steps": visited, "seed": seed, "written_to": written})
+        return
+    lines: list[Line] = [
+        ("images", "", str(count), size),
+        ("time steps", "", str(visited), ""),
+        ("seed", "", str(seed), ""),
+    ]
+    show_summary(f"Images of {model if run is None else run}", lines, ("", ""))
+    judge = f"layermerge quality {quoted(out or 'DIR')} REFERENCE --extractor FILE.pt"
+    show_next(*((place, "the images") for place in written), (judge, "how near they are to real images"))
 
 
 def _compressed(run: Path, budget: str | None, original: Any) -> Any:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from layermerge.data.sets import Scalar
 from layermerge.reporting.fact_records import RunFacts
 from layermerge.tables.bounds import Objective
+from layermerge.tasks.base import Score
 
 _ANSWERS = {
     "classification": "the probabilities that it gives to the classes",
@@ -43,7 +46,11 @@ class ChangeWords:
 
 def change_words(facts: RunFacts) -> ChangeWords:
     """By what the importance table of a run was measured with."""
-    setting, score = facts.importance_setting, facts.original_score
+    return words_for(facts.importance_setting, facts.original_score)
+
+
+def words_for(setting: Mapping[str, Scalar], score: Score | None) -> ChangeWords:
+    """By the provenance of an importance table, and a score of the task's kind."""
     if setting.get("estimator") == "calibrated":
         answers = _ANSWERS.get(str(setting.get("task.task")), "its outputs")
         return ChangeWords(

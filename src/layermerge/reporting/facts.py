@@ -12,28 +12,25 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 from layermerge.errors import ArtifactError, LayerMergeError
-from layermerge.planning.candidate import Candidate
 from layermerge.planning.plan import METHODS, Plan
-from layermerge.reporting.candidate_words import candidate_words
 from layermerge.reporting.commands import Commands, known_recipe
 from layermerge.reporting.expected_score import expected_score
 from layermerge.reporting.fact_records import (
-    CandidateFacts,
     ChoiceFacts,
     CostFacts,
     CurveFacts,
     EstimateFacts,
-    LayerFacts,
     MethodFacts,
     Places,
     PointFacts,
     RunFacts,
     StopFacts,
 )
+from layermerge.reporting.prices import Prices
 from layermerge.reporting.reasons import group_reasons
 from layermerge.reporting.result_facts import headline, headline_note, rank, result_facts
 from layermerge.reporting.stop_words import Described, describe
@@ -46,7 +43,6 @@ from layermerge.tables.bounds import Objective
 from layermerge.tables.cost import TableCost, table_cost
 from layermerge.tables.estimators.base import BASELINE
 from layermerge.tables.latency import LatencyTable
-from layermerge.tables.workload_clock import WHOLE
 
 MOST_POINTS = 150
 
@@ -72,6 +68,7 @@ class _Gathering:
         self.missing: list[str] = []
         self.latency = directory.read_latency(self.file) if directory.latency.is_file() else None
         self.importance = directory.read_importance(self.file) if directory.importance.is_file() else None
+        self.prices = Prices(self.plan, self.latency, self.importance)
         for name, table in (("latency", self.latency), ("importance", self.importance)):
             if table is None:
                 self.missing.append(f"no {name} table yet: layermerge {name} measures it")
@@ -95,11 +92,11 @@ class _Gathering:
             directory=str(self.directory.path),
             method=self.plan.method,
             inputs=self.file.shapes,
-            layers=tuple(self._layer(place) for place in range(len(self.plan.layers))),
-            candidates=tuple(map(self._candidate, self.plan.candidates)),
-            original_ms=self._whole_ms,
-            fixed_ms=self._fixed_ms,
-            scale=self.latency.scale if self.latency and self._all_timed else None,
+            layers=tuple(self.prices.layer(place) for place in range(len(self.plan.layers))),
+            candidates=tuple(map(self.prices.candidate, self.plan.candidates)),
+            original_ms=self.prices.whole_ms,
+            fixed_ms=self.prices.fixed_ms,
+            scale=self.latency.scale if self.latency and self.prices.all_timed else None,
             original_score=replace(score.score, right=None) if score else None,
             latency_setting=self.latency.table.provenance if self.latency else {},
             importance_setting=self.importance.provenance if self.importance else {},
@@ -116,61 +113,6 @@ class _Gathering:
             reasons=group_reasons(self.plan, self.latency, self.importance),
             missing=tuple(dict.fromkeys(self.missing)),
         )
-
-    # -- tables
-
-    @property
-    def _whole_ms(self) -> float | None:
-        row = self.latency.table.rows.get(WHOLE) if self.latency else None
-        return row.value if row else None
-
-    @cached_property
-    def _fixed_ms(self) -> float | None:
-        return self.latency.fixed_ms if self.latency and self._all_timed else None
-
-    def _lacking_workloads(self, menu: Plan) -> int:
-        """How many workloads the latency table still lacks; the whole network is one of them."""
-        if self.latency is None:
-            return len(menu.entries)
-        workloads = {workload.key for entry in menu.entries if (workload := self.latency.workloads[entry.key])}
-        branches = {branch.key for branch in self.latency.branches}
-        return sum(key not in self.latency.table for key in {WHOLE, *workloads, *branches})
-
-    @cached_property
-    def _all_timed(self) -> bool:
-        return not self._lacking_workloads(self.plan)
-
-    def _layer(self, place: int) -> LayerFacts:
-        kept, dropped = self.plan.single(place, kept=True), self.plan.single(place, kept=False)
-        fixed = bool(kept and kept.fixed)
-        latency_ms = self._latency_of(kept) if kept and not fixed else None
-        return LayerFacts(self.plan.layers[place], dropped is not None, fixed, latency_ms)
-
-    def _candidate(self, candidate: Candidate) -> CandidateFacts:
-        row = self.importance.rows.get(candidate.key) if self.importance else None
-        change = row.value if row else None if candidate.changes else 0.0
-        words, latency_ms = candidate_words(candidate), self._latency_of(candidate)
-        saved_ms = self._saved(candidate, latency_ms)
-        return CandidateFacts(candidate.key, candidate, _kept_places(candidate), words, latency_ms, saved_ms, change)
-
-    def _saved(self, candidate: Candidate, latency_ms: float | None) -> float | None:
-        """None where one of its layers was not timed by itself."""
-        singles = [self.plan.single(place, kept=True) for place in range(candidate.start, candidate.end)]
-        taken = [self._latency_of(single) if single else None for single in singles]
-        known = [each for each in taken if each is not None]
-        return None if latency_ms is None or len(known) < len(taken) else sum(known) - latency_ms
-
-    def _latency_of(self, candidate: Candidate) -> float | None:
-        """On the scale of the whole network, which needs all single layers; before these are there, as measured."""
-        if self.latency is None:
-            return None
-        if self._all_timed:
-            return self.latency.of(candidate)
-        workload = self.latency.workloads[candidate.key]
-        if candidate.fixed or workload is None:
-            return 0.0
-        row = self.latency.table.rows.get(workload.key)
-        return row.value if row and row.status == "ok" else None
 
     # -- methods
 
@@ -216,11 +158,11 @@ class _Gathering:
     ) -> tuple[StopFacts, ...]:
         menu, objective = self.menus[name]
         command = partial(self.commands.for_budget, menu, objective)
-        return stops_of(frontier, choices, self.results, self._whole_ms or math.inf, self._described, command)
+        return stops_of(frontier, choices, self.results, self.prices.whole_ms or math.inf, self._described, command)
 
     def _described(self, places: Places) -> Described:
         parts = [self.plan.candidates[place] for place in places]
-        return describe([(part, self._latency_of(part) or 0.0) for part in parts], self._fixed_ms or 0.0)
+        return describe([(part, self.prices.latency_of(part) or 0.0) for part in parts], self.prices.fixed_ms or 0.0)
 
     def _menu(self, base: str) -> Plan | None:
         """A method's part of the plan; None where the plan was written for a method that offers less."""
@@ -237,7 +179,7 @@ class _Gathering:
         """The frontier, or why there is none yet."""
         if self.latency is None or self.importance is None:
             return f"{name}: the frontier needs both tables"
-        if count := self._lacking_workloads(menu):
+        if count := self.prices.lacking_workloads(menu):
             return f"{name}: the latency table still lacks {count} workloads"
         scored = [
             entry for entry in menu.candidates if not entry.changes or entry.fixed or entry.key in self.importance
@@ -302,16 +244,12 @@ class _Gathering:
         costs: dict[str, TableCost] = {}
         for facts in methods:
             menu = self._menu(self.menus[facts.method][0])
-            if menu and self.latency and not self._lacking_workloads(menu):
+            if menu and self.latency and not self.prices.lacking_workloads(menu):
                 costs[facts.method] = table_cost(menu, self.importance, self._table_of(menu))
         for report in (result.report for result in self.results):
             if report.cost.entries:
                 costs.setdefault(report.method, report.cost)
         return tuple(CostFacts(method, cost) for method, cost in costs.items())
-
-
-def _kept_places(candidate: Candidate) -> Places:
-    return tuple(place for place, name in enumerate(candidate.layers, candidate.start) if name in candidate.kept)
 
 
 def thinned(frontier: Frontier, wanted: Iterable[float]) -> list[int]:

@@ -30,6 +30,7 @@ from layermerge.reporting.html.network import network
 from layermerge.reporting.html.reproduce import reproduce
 from layermerge.reporting.html.runs_compared import runs_compared
 from layermerge.reporting.html.why import why
+from layermerge.stages import stage
 
 _SCRIPTS = ("elements.js", "state.js", "strip.js", "saving.js", "layers.js", "page.js")
 _STYLES = ("colours.css", "page.css", "parts.css", "paper.css")
@@ -40,7 +41,8 @@ def write_report(run_dirs: Sequence[str | Path], path: str | Path) -> Path:
     """Writes the report of one run, or of several to be compared."""
     if not run_dirs:
         raise ArtifactError("a report needs at least one run directory")
-    return write_page([gather(run_dir) for run_dir in run_dirs], path)
+    with stage("report", "write the report"):
+        return write_page([gather(run_dir) for run_dir in run_dirs], path)
 
 
 def write_page(runs: Sequence[RunFacts], path: str | Path) -> Path:

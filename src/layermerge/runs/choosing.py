@@ -13,6 +13,7 @@ from layermerge.runs.context import Context
 from layermerge.runs.recipe import Settings
 from layermerge.runs.records import Choice
 from layermerge.runs.steps import (
+    Menu,
     measure_importance_step,
     measure_latency_step,
     menu_of,
@@ -22,9 +23,11 @@ from layermerge.runs.steps import (
 from layermerge.solving.budget import budget_ms
 from layermerge.solving.learning import Bench
 from layermerge.solving.meet_budget import meet_budget_on
+from layermerge.stages import stage
 from layermerge.surgery.merge import merge
 from layermerge.surgery.rewrite import rewrite
 from layermerge.tables.cost import table_cost
+from layermerge.tables.latency import LatencyTable
 from layermerge.tables.table import Table
 
 
@@ -38,6 +41,13 @@ def choose(context: Context, method: str, budget: str) -> Choice:
     menu = menu_of(context, method)
     latency = measure_latency_step(context, menu)
     scores = measure_importance_step(context, menu, latency)
+    place = context.directory.choice(method_name(method, context.settings), budget)
+    with stage("choice", "choose for the budget, build the network and measure it", place):
+        return _chosen(context, menu, latency, scores, (method, budget))
+
+
+def _chosen(context: Context, menu: Menu, latency: LatencyTable, scores: Table, asked: tuple[str, str]) -> Choice:
+    method, budget = asked
     objective = context.settings.objective
     fresh = latency.fresh
     rows = [[entry.key, fresh.of(entry), _value(scores, entry.key)] for entry in menu.plan.candidates]

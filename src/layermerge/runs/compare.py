@@ -18,6 +18,7 @@ from layermerge.runs.recipe import RunRecipe, Settings
 from layermerge.runs.records import Report
 from layermerge.runs.showing import show_run
 from layermerge.solving.budget import Budget, budget_text
+from layermerge.stages import expect, note
 from layermerge.tasks.base import Task
 
 
@@ -80,6 +81,8 @@ def compare_run(context: Context, methods: Sequence[str], budgets: Sequence[str]
             results.append(run_method(context, method, budget))
         except LayerMergeError as error:
             missing.append(Missing(method, budget, str(error)))
+            note(f"{method} at {budget} is left out: {error}")
+    expect(("report",))
     show_run(context)
     reports, places = (tuple(result.report for result in results), tuple(result.directory for result in results))
     return Comparison(reports, tuple(missing), places)

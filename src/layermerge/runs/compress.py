@@ -17,6 +17,7 @@ from layermerge.runs.recipe import RunRecipe, Settings
 from layermerge.runs.records import Result
 from layermerge.runs.showing import show_run
 from layermerge.solving.budget import Budget
+from layermerge.stages import expect
 from layermerge.tasks.base import Task
 from layermerge.tasks.imitation import Imitation
 
@@ -62,5 +63,6 @@ def compress(
 def compress_run(context: Context, budget: str) -> Result:
     """All steps of the method that the settings name, then the report: the same from Python and the command line."""
     result = run_method(context, context.settings.method, budget)
+    expect(("report",))
     show_run(context)
     return result

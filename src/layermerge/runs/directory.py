@@ -162,8 +162,12 @@ class VariantDirectory(NetworkDirectory):
         found = self.int8.is_file() and self.quantised.is_file()
         return read_document(self.int8, Int8Result) if found else None
 
+    @property
+    def recovery(self) -> Path:
+        return self.path / RECOVERY
+
     def read_recovery(self) -> list[Epoch]:
-        return read_recovery(self.path) if (self.path / RECOVERY).is_file() else []
+        return read_recovery(self.path) if self.recovery.is_file() else []
 
 
 @dataclass(frozen=True)

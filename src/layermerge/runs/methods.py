@@ -26,6 +26,7 @@ from layermerge.runs.recipe import Settings
 from layermerge.runs.records import CONTROL, ChannelShare, Result, Variant
 from layermerge.runs.steps import finish, original_ms, score_original, start_of, variant_of
 from layermerge.solving.budget import Budget, budget_ms, budget_text
+from layermerge.stages import expect, stage
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
 from layermerge.tasks.base import Draw
 from layermerge.tracing.trace import Trace, trace
@@ -35,8 +36,25 @@ from layermerge.tuning.recipe import Distillation, Recipe
 def run_method(context: Context, method: str, budget: str) -> Result:
     """Compresses the network by a method to a budget."""
     require_known(method, budget)
+    expect(stages_of(method, context.settings), f"{method} at {budget}")
     score_original(context)  # quick, and the first to notice data that do not fit the network
     return METHODS[method](context, budget)
+
+
+def stages_of(method: str, settings: Settings) -> tuple[str, ...]:
+    """What a method does, in order."""
+    chosen = ("plan", "latency", "importance", "choice", *_recovery(settings, calibrates=True), "export")
+    pruned = ("channels", *_recovery(settings, calibrates=False), "export")
+    if method == "sequential":
+        return ("original", *chosen, *chosen)
+    if method in MENUS:
+        return ("original", *chosen)
+    return ("original", *pruned, *(chosen if method.startswith("channels+") else ()))
+
+
+def _recovery(settings: Settings, *, calibrates: bool) -> tuple[str, ...]:
+    calibration = ("calibration",) if calibrates and settings.calibrate else ()
+    return (*calibration, *(("fine-tuning",) if settings.finetune is not None else ()))
 
 
 def require_known(method: str, budget: Budget) -> str:
@@ -48,6 +66,7 @@ def require_known(method: str, budget: Budget) -> str:
 
 def run_control(context: Context) -> Result:
     """Fine-tunes the original network as long as the compressed ones."""
+    expect(("plan", *_recovery(context.settings, calibrates=False), "export"), "the original, fine-tuned as long")
     return finish(context, control_of(context), rewrite(context.trace, []), context.settings.finetune)
 
 
@@ -122,21 +141,23 @@ def _student(context: Context, budget: str) -> Result:
 
 def _pruned(context: Context, method: str, budget: str) -> tuple[Variant, RewrittenModule]:
     """The network with fewer channels; how many fewer is measured once, then read."""
-    criterion, whole_ms = _criterion(context), original_ms(context)
+    criterion, file = _criterion(context), context.directory.channels(budget)
     stamp = document_digest([weights_digest(context.trace.module), criterion.measure, criterion.across])
-    share = context.directory.known_channels(budget, stamp)
-    if share is None:
-        found = prune_to_latency(
-            context.model,
-            context.inputs,
-            budget,
-            runtime=context.runtime,
-            original_ms=whole_ms,
-            batch_size=context.settings.batch_size,
-            criterion=criterion,
-        )
-        share = ChannelShare(stamp, found.ratio, found.measured_ms)
-        write_document(context.directory.channels(budget), share)
+    with stage("channels", "find how many channels fit the budget", file):
+        whole_ms = original_ms(context)
+        share = context.directory.known_channels(budget, stamp)
+        if share is None:
+            found = prune_to_latency(
+                context.model,
+                context.inputs,
+                budget,
+                runtime=context.runtime,
+                original_ms=whole_ms,
+                batch_size=context.settings.batch_size,
+                criterion=criterion,
+            )
+            share = ChannelShare(stamp, found.ratio, found.measured_ms)
+            write_document(file, share)
     net = rewrite(_traced(context, prune_channels(context.model, context.inputs, share.ratio, criterion)), [])
     allowed = budget_ms(budget, whole_ms)
     label = context.settings.label

@@ -11,11 +11,13 @@ from torch.utils import _pytree as pytree
 from layermerge.data.preparation import size_of
 from layermerge.errors import RecipeError
 from layermerge.models import LoadedModel, load_model, parse_shape
-from layermerge.planning.plan import plan
-from layermerge.runs.context import Context, open_context
+from layermerge.planning.plan import Plan, plan
+from layermerge.runs.context import Context, open_context, trace_as_served
 from layermerge.runs.recipe import RunRecipe
 from layermerge.runs.recipe_file import note_recipe
+from layermerge.stages import stage
 from layermerge.tasks.base import Task
+from layermerge.tracing.trace import Trace
 
 
 def load_network(recipe: RunRecipe) -> LoadedModel:
@@ -41,13 +43,23 @@ def _first_shape(inputs: Any) -> tuple[int, ...] | None:
     return next((tuple(leaf.shape[1:]) for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)), None)
 
 
+def open_plan(recipe: RunRecipe) -> tuple[Trace, Plan]:
+    """The recipe's network, traced, and what its rules and its method offer; nothing is written."""
+    with stage("network", f"load and trace {recipe.require_model()}"):
+        loaded = load_network(recipe)
+        inputs = open_task(recipe, loaded).example_inputs() if recipe.data is not None else loaded.example_inputs
+        traced = trace_as_served(loaded.module, inputs, free_size=recipe.free_size)
+        return traced, plan(traced, recipe.rules, recipe.method)
+
+
 def open_run(recipe: RunRecipe, place: Path, menu: str = "layeronly") -> Context:
     """Loads the network and the data, and notes the recipe for verbs that follow.
 
     Rules that fit no layer, and methods that have no menu where one is needed, are refused before anything is written.
     """
-    loaded = load_network(recipe)
-    context = open_context(loaded.module, open_task(recipe, loaded), place, recipe.settings)
+    with stage("network", f"load and trace {recipe.require_model()}"):
+        loaded = load_network(recipe)
+        context = open_context(loaded.module, open_task(recipe, loaded), place, recipe.settings)
     note_run(context, recipe, menu)
     return context
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from layermerge.errors import ArtifactError
 from layermerge.files import SCHEMA, STRICT
+from layermerge.planning.barriers import barrier_ahead, barrier_behind
 from layermerge.planning.candidate import Candidate
 from layermerge.planning.plan import Plan, Rejection
 from layermerge.planning.rules import Rules
@@ -84,7 +85,7 @@ class PlanFile:
             {name: _shape_of(value) for name, value in inputs.kwargs.items()},
             plan.layers,
             plan.candidates,
-            tuple(rejection for rejection in plan.rejections if not rejection.topological),
+            _told(plan),
             plan.rules,
             plan.method,
             workloads or {},
@@ -128,6 +129,13 @@ class PlanFile:
         if args and kwargs:
             raise ArtifactError("plan.json mixes positional and keyword inputs; plan again")
         return kwargs or args
+
+
+def _told(plan: Plan) -> tuple[Rejection, ...]:
+    """All that rules forbid; of what only lies on no path, the first that stops a range from each layer."""
+    places = range(len(plan.layers))
+    near = {barrier for place in places for barrier in (barrier_behind(plan, place), barrier_ahead(plan, place))}
+    return tuple(each for each in plan.rejections if not each.topological or each in near)
 
 
 def _shape_of(value: Any) -> InputShape:

@@ -6,10 +6,12 @@ from layermerge.reporting.facts import gather
 from layermerge.reporting.model_card import write_cards
 from layermerge.reporting.page import write_page
 from layermerge.runs.context import Context
+from layermerge.stages import stage
 
 
 def show_run(context: Context) -> None:
     """Writes both from the same facts."""
-    facts = gather(context.directory.path)
-    write_page([facts], context.directory.page)
-    write_cards(facts, context.settings.license)
+    with stage("report", "write the report"):
+        facts = gather(context.directory.path)
+        write_page([facts], context.directory.page)
+        write_cards(facts, context.settings.license)

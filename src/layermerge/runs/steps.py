@@ -35,6 +35,7 @@ from layermerge.runtimes.exporting import export
 from layermerge.runtimes.recording import Recording
 from layermerge.solving.side_by_side import measured_beside
 from layermerge.solving.whole_choices import WholeScores
+from layermerge.stages import stage
 from layermerge.surgery.merge import MergedModule, merge
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
 from layermerge.tables.bounds import Stakes
@@ -68,15 +69,16 @@ def menu_of(context: Context, method: str) -> Menu:
 
     The untouched network's file belongs to it where the runtime reads files.
     """
-    menu = plan(context.trace, context.settings.rules, method)
     directory, traced = context.directory, context.trace
-    known = directory.known_plan()
-    offered = _offered(known) if known is not None and _complete(context, known) else {}
-    if known is None or not {entry.key: entry for entry in menu.candidates}.items() <= offered.items():
-        workloads, branches = workloads_of(traced, menu), branches_of(traced, menu.rules)
-        known = PlanFile.of(traced.inputs, menu, workloads, branches, traced.structure.blocks)
-        served = (context.untouched(), traced.inputs, _cut_out(context)) if context.runtime.reads_onnx else ()
-        known = directory.write_plan(known, *served)
+    with stage("plan", "find what can be removed and merged", directory.plan):
+        menu = plan(traced, context.settings.rules, method)
+        known = directory.known_plan()
+        offered = _offered(known) if known is not None and _complete(context, known) else {}
+        if known is None or not {entry.key: entry for entry in menu.candidates}.items() <= offered.items():
+            workloads, branches = workloads_of(traced, menu), branches_of(traced, menu.rules)
+            known = PlanFile.of(traced.inputs, menu, workloads, branches, traced.structure.blocks)
+            served = (context.untouched(), traced.inputs, _cut_out(context)) if context.runtime.reads_onnx else ()
+            known = directory.write_plan(known, *served)
     return Menu(menu, {entry.key: known.workloads[entry.key] for entry in menu.candidates}, known)
 
 
@@ -135,7 +137,9 @@ def measure_latency_step(context: Context, menu: Menu) -> LatencyTable:
         partial(original_recordings, context),
         context.settings.stakes(context.task.ceiling),
     )
-    return job.run(context.runtime, context.settings.batch_size, context.directory.latency)
+    path = context.directory.latency
+    with stage("latency", f"time what the candidates compute, in {context.runtime.name}", path):
+        return job.run(context.runtime, context.settings.batch_size, path)
 
 
 def measure_latency_from_files(
@@ -175,15 +179,17 @@ def measure_latency_from_files(
         lambda: copies(passes=0, recordings=runtime.copies).recordings,
         stakes,
     )
-    return job.run(runtime, batch, directory.latency)
+    with stage("latency", f"time what the candidates compute, in {runtime.name}", directory.latency):
+        return job.run(runtime, batch, directory.latency)
 
 
 def measure_importance_step(context: Context, menu: Menu, latency: LatencyTable, shard: Shard = WHOLE_TABLE) -> Table:
     settings, path = context.settings, context.directory.importance
     part = ImportancePart(path, settings.make_executor(), settings.device, shard)
-    scores = measure_importance_by(settings.estimator, context.trace, menu.plan, context.task, latency.fresh, part)
-    wholes = whole_scores(context, menu, latency) if shard == WHOLE_TABLE else None
-    return wholes.along_the_frontier(scores) if wholes else scores
+    with stage("importance", "find how much each candidate changes the network's answers", path):
+        scores = measure_importance_by(settings.estimator, context.trace, menu.plan, context.task, latency.fresh, part)
+        wholes = whole_scores(context, menu, latency) if shard == WHOLE_TABLE else None
+        return wholes.along_the_frontier(scores) if wholes else scores
 
 
 def whole_scores(context: Context, menu: Menu, latency: LatencyTable) -> WholeScores | None:
@@ -243,6 +249,12 @@ def calibrated(context: Context, variant: Variant, net: RewrittenModule) -> Rewr
     if not count or not any(candidate.changes for candidate in net.surgery.candidates):
         return net
     place = place_of(context, variant)
+    with stage("calibration", "fit the chosen network to the original, without training", place.calibration):
+        return _calibrated(context, variant, net, count)
+
+
+def _calibrated(context: Context, variant: Variant, net: RewrittenModule, count: int) -> RewrittenModule:
+    place = place_of(context, variant)
     stamp = document_digest([count, weights_digest(net), context.task.describe()])
     if place.known_calibration(stamp) is not None:
         return require_rewritten(restore(place.calibrated, net))
@@ -280,7 +292,8 @@ def tune(context: Context, variant: Variant, net: RewrittenModule, recipe: Recip
         _note(place, variant)
     if recipe is not None:
         teacher = copy.deepcopy(context.teacher).to(device) if recipe.distill else None
-        net = finetune(net.to(device), context.task, recipe, teacher=teacher, directory=place.path).to(home)
+        with stage("fine-tuning", "train the chosen network", place.recovery):
+            net = finetune(net.to(device), context.task, recipe, teacher=teacher, directory=place.path).to(home)
     if leads:
         save(place.unmerged.path, net)
     return net
@@ -294,8 +307,11 @@ def stamp_of(context: Context, net: RewrittenModule, recipe: Recipe | None) -> s
 
 def score_original(context: Context) -> OriginalScore:
     """The score to report for the network as it was given; read where the directory has it for these weights and data."""
-    stamp = document_digest([weights_digest(context.trace.module), context.task.describe()])
-    return context.directory.known_score(stamp) or OriginalScore(stamp, context.task.test(context.model))
+    with stage("original", "score the network as it was given") as shown:
+        stamp = document_digest([weights_digest(context.trace.module), context.task.describe()])
+        known = context.directory.known_score(stamp)
+        shown.reused = known is not None
+        return known or OriginalScore(stamp, context.task.test(context.model))
 
 
 def finish(context: Context, variant: Variant, net: RewrittenModule, recipe: Recipe | None) -> Result:
@@ -307,7 +323,8 @@ def finish(context: Context, variant: Variant, net: RewrittenModule, recipe: Rec
         raise ArtifactError("only fine-tuning runs in many processes: torchrun -m layermerge finetune, then compress")
     stamp = stamp_of(context, net, recipe)
     tuned = tune(context, variant, calibrated(context, variant, net), recipe)
-    return serve(context, variant, merge(tuned), recipe, stamp)
+    with stage("export", "merge, export, measure and score what is served", place_of(context, variant).result):
+        return serve(context, variant, merge(tuned), recipe, stamp)
 
 
 def serve(context: Context, variant: Variant, merged: MergedModule, recipe: Recipe | None, stamp: str) -> Result:

@@ -6,7 +6,7 @@ choice to its score, with the interval in which 95 % lie: how far each of the wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,6 +78,15 @@ def score_curve(table: Table, losses: Losses) -> ScoreCurve:
     kind: ScoreKind = "loss" if table.provenance.get("score") == "loss" else "share"
     spread = float(np.sqrt(np.mean(np.square(off))))
     return ScoreCurve(*_falling(at, scores, untouched), least_fall, spread, kind)
+
+
+def scores_alone(table: Table) -> Callable[[str], EstimatedScore] | None:
+    """From a candidate's key to what the task would say of the network with this candidate alone, where that can be told."""
+    if not can_estimate(table):
+        return None
+    losses = losses_of(table)
+    curve = score_curve(table, losses)
+    return lambda key: curve(losses.alone.get(key, 0.0))
 
 
 def _read(losses: Floats, scores: Floats, loss: float) -> float:

@@ -161,12 +161,15 @@ class Frontier:
             f"{len(self.points):,} points; original {self.original_ms:.3f} ms, of which fixed {self.fixed_ms:.3f} ms",
             f"{'budget':>8}  {'latency':>12}  {'speed-up':>8}  {scored:>15}  {'convs kept':>10}  {'merged into':>11}",
         ]
-        for budget in self._shares():
-            lines.append(self._line(f"{budget}%", self.at(f"{budget}%")))
-        lines.append(self._line("smallest", self.solution(0)))
+        lines += [self._line(budget, solution) for budget, solution in self.listed()]
         if self.estimate is not None:
             lines.append("estimated: on held-out images, calibrated and not fine-tuned; 95 % lie within the interval")
         return "\n".join(lines)
+
+    def listed(self) -> list[tuple[str, Solution]]:
+        """The choices for about ten budgets, the smallest reachable one last."""
+        shares = [f"{share}%" for share in self._shares()]
+        return [*((share, self.at(share)) for share in shares), ("smallest", self.solution(0))]
 
     def _shares(self) -> Iterable[int]:
         """Round shares from 100% down to the smallest that can be met."""
