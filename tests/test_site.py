@@ -57,7 +57,7 @@ def test_public_names_have_docstrings(name: str) -> None:
 
 
 def test_examples_in_docstrings_become_code() -> None:
-    failed, attempted = doctest.testmod(script("docstring_examples"))
+    failed, attempted = doctest.testmod(script("shown_source"))
     assert (failed, attempted) == (0, 1)
 
 

@@ -266,7 +266,7 @@ MEASURING: list[tuple[Call, str]] = [
     (lambda g: lm.measure_importance(g.trace, g.plan, g.task, latency=g.scores), "latency is a dict; give what layer"),
     (
         lambda g: lm.measure_importance(g.trace, g.plan, g.task, latency=g.other.latency),
-        "of another network than the plan",
+        "belongs to another network than the plan",
     ),
     (lambda g: lm.measure_importance(g.trace, g.plan, g.task, shard=(2, 2)), "shard 2 of 2 does not exist"),
     (lambda g: lm.measure_importance(g.trace, g.plan, g.task, shard="1/2"), "shard is '1/2'; give a tuple"),
@@ -321,8 +321,14 @@ SOLVING: list[tuple[Call, str]] = [
     (lambda g: g.frontier.solution("0"), "index is '0'; give a whole number"),
     (lambda g: lm.meet_budget(g.trace, g.plan, g.latency, g.scores, budget=60), "cannot read the budget '60'"),
     (lambda g: lm.meet_budget(g.trace, g.plan, g.latency, g.scores), "missing a required argument: 'budget'"),
-    (lambda g: lm.meet_budget(g.other.trace, g.plan, g.latency, g.scores, budget=0.6), "plan is of another network"),
-    (lambda g: lm.meet_budget(g.trace, g.plan, g.other.latency, g.scores, budget=0.6), "table is of another network"),
+    (
+        lambda g: lm.meet_budget(g.other.trace, g.plan, g.latency, g.scores, budget=0.6),
+        "plan belongs to another network",
+    ),
+    (
+        lambda g: lm.meet_budget(g.trace, g.plan, g.other.latency, g.scores, budget=0.6),
+        "table belongs to another network",
+    ),
     (lambda g: lm.meet_budget(g.trace, g.plan, g.latency, g.scores, budget=0.6, runtime="x"), "unknown runtime 'x'"),
     (
         lambda g: lm.meet_budget(g.trace, g.plan, g.latency, g.scores, budget=0.6, runtime="onnxruntime"),
@@ -391,7 +397,10 @@ TASKS: list[tuple[Call, str]] = [
     (lambda _: lm.tasks.Imitation(images()[0], augment="flip"), "unexpected keyword argument 'augment'"),
     (lambda _: lm.tasks.Imitation(images(10)[0]), "10 images are too few to imitate with"),
     (lambda _: lm.tasks.Imitation(tensors()).example_inputs(), "Imitation has no network to imitate"),
-    (lambda g: lm.finetune(g.rewritten, lm.tasks.Imitation(tensors()), lm.Recipe(steps=1)), "knows no network to im"),
+    (
+        lambda g: lm.finetune(g.rewritten, lm.tasks.Imitation(tensors()), lm.Recipe(steps=1)),
+        "has no network to imitate",
+    ),
     (lambda _: lm.tasks.NoiseSchedule("linear"), "a noise schedule is a tensor of numbers, not a str"),
     (lambda _: lm.tasks.NoiseSchedule.from_betas(steps=1), "a noise schedule needs two time steps or more"),
     (lambda _: lm.tasks.NoiseSchedule.from_betas(betas="cosine"), "betas is 'cosine'; give 'linear' or 'scaled"),

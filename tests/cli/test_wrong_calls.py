@@ -305,7 +305,7 @@ WRONG = [
           halve(PLACE / "solution.json")),
     Wrong("truncated weights", ("merge", str(PLACE), *MODEL), "it is truncated or not a safetensors file",
           halve(PLACE / "model.safetensors")),
-    Wrong("solution of other weights", ("merge", str(PLACE), *MODEL), "does not belong to the 'solution.json' beside it",
+    Wrong("solution of other weights", ("merge", str(PLACE), *MODEL), "does not belong to the 'solution.json' next to it",
           append(PLACE / "solution.json", " ")),
     Wrong("file where a directory should be", ("merge", str(PLACE), *MODEL, "--out", "data.npz"), "cannot write data.npz"),
     # export

@@ -77,7 +77,7 @@ def test_what_is_not_a_file_of_onnx(tmp_path: Path) -> None:
         ("cut.onnx", whole[: len(whole) // 2], "is truncated or not an ONNX file"),
         ("text.onnx", b"import os\nos.system('true')\n", "is truncated or not an ONNX file"),
         ("pickle.onnx", b"\x80\x04cos\nsystem\n(S'true'\ntR.", "is truncated or not an ONNX file"),
-        ("empty.onnx", b"", "holds no network"),
+        ("empty.onnx", b"", "does not hold a network"),
     ):
         (tmp_path / name).write_bytes(content)
         assert words in refused(tmp_path / name)

@@ -224,13 +224,13 @@ def test_weights_that_are_no_safetensors_file(run: Path, junk: bytes) -> None:
 
 def test_foreign_weights(run: Path) -> None:
     save_file({"stem.weight": torch.zeros(4, 3, 3, 3)}, run / "model.safetensors")
-    refused(run, zoo.build("basic"), match="does not belong to the 'solution.json' beside it; save the network again")
+    refused(run, zoo.build("basic"), match="does not belong to the 'solution.json' next to it; save the network again")
 
 
 def test_weights_of_another_solution(run: Path, tmp_path: Path) -> None:
     lm.save(tmp_path / "other", network("basic", 4, "merged"))
     (tmp_path / "other/model.safetensors").replace(run / "model.safetensors")
-    refused(run, zoo.build("basic"), match="does not belong to the 'solution.json' beside it")
+    refused(run, zoo.build("basic"), match="does not belong to the 'solution.json' next to it")
 
 
 Change = Callable[[dict[str, Tensor]], object]

@@ -284,9 +284,7 @@ def test_a_run_brings_the_original_along() -> None:
     bound = open_task.for_original(Scaled())
     assert bound.evaluate(Scaled()) == 0.0
     assert bound.for_original(Scaled(3.0)) is bound, "a later stage still imitates the first network"
-    with pytest.raises(
-        DataError, match=r"knows no network to imitate; give it one: Imitation\(images, teacher=model\)"
-    ):
+    with pytest.raises(DataError, match=r"has no network to imitate; give it one: Imitation\(images, teacher=model\)"):
         open_task.evaluate(Scaled())
     other: Task = lm.tasks.Classification((np.zeros((9, 4, 4, 3), np.uint8), np.arange(9) % 2), tiny_pair())
     assert other.for_original(Scaled()) is other
