@@ -47,8 +47,8 @@ check: install
 
 # Source archive and wheel, in seconds: with the setuptools of .venv, not with one that is fetched for every build.
 package: install
-	rm -rf dist
-	$(BIN)/python -m build --no-isolation >/dev/null
+	rm -rf dist build && mkdir build
+	$(BIN)/python -m build --no-isolation >build/log 2>&1 || { cat build/log; exit 1; }
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python scripts/check_package.py dist
 

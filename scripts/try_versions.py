@@ -73,9 +73,10 @@ def install(place: Path, which: str) -> Path:
     """A fresh environment with these versions; its python. torch first: asked for in one go, others would choose its build."""
     known = ranges()
     wanted = [each.oldest if which == "oldest" else each.text for each in known]
-    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
     python = place / "bin" / "python"
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if not python.exists():  # one that was kept is brought up to what is wanted
+        subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--upgrade", "--disable-pip-version-check"]
     subprocess.run([*pip, *(each for each in wanted if re.match(r"torch(vision)?[=>]", each))], check=True)
     subprocess.run([*pip, *wanted, *TOOLS], check=True)
     subprocess.run([*pip, "--no-deps", "--editable", str(ROOT)], check=True)
