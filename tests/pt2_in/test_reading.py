@@ -202,6 +202,8 @@ def _expression(program: Any) -> None:
         (_target("_operator.attrgetter"), "not an operator"),
         (_condition("__import__('os').getcwd()"), "is not arithmetic on sizes"),
         (_condition("L['x'].size()[0] ** 99999 > 1"), "is not arithmetic on sizes"),
+        (_condition("max(key=print)"), "is not arithmetic on sizes"),
+        (_condition("print(1)"), "is not arithmetic on sizes"),
         (_condition("L['other'].size()[0] > 1"), "is not arithmetic on sizes"),
         (_condition("1 +"), "is not a condition on sizes"),
         (_condition("1 + " * 4000 + "1"), "too long"),
@@ -278,6 +280,7 @@ def test_a_network_that_trains_is_refused(tmp_path: Path) -> None:
     [
         ("(L['x'].size()[3] % 2) == 0", (1, 1, 1, 4), True),
         ("(1 + (((-1) + L['x'].size()[0]) // 2)) != 1", (2,), False),
+        ("max(1, L['x'].size()[0] - 3) == min(2, 7)", (5,), True),
         ("2 < L['x'].size()[0] <= 5 and not L['x'].size()[0] == 4", (5,), True),
         ("2 < L['x'].size()[0] <= 5 or L['x'].size()[0] - 1 == 0", (6,), False),
     ],

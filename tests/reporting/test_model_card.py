@@ -109,7 +109,9 @@ def test_a_base_model_is_named_only_where_a_hub_has_it_under_that_name(model: st
 
 
 def test_a_network_without_figures_says_so() -> None:
-    metadata, body = read(card_text(made_up(), Variant(method="depth", budget="60%", label="plain", budget_ms=1.0), None, None))
+    metadata, body = read(
+        card_text(made_up(), Variant(method="depth", budget="60%", label="plain", budget_ms=1.0), None, None)
+    )
     assert "model-index" not in metadata
     assert "`layermerge export` measures" in body
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @app.command()
 @takes(
-    "budget", "model", "weights", "input", "free_size", "data", "images", "method", "label", "license", "finetune", *RUNTIME, "workers",
-    "executor", "address",
+    "budget", "model", "weights", "input", "free_size", "data", "images", "method", "label", "license", "finetune", *RUNTIME,
+    "workers", "executor", "address",
 )  # fmt: skip
 def compress(
     recipe: RecipeArgument = None, run_dir: PlaceOption = None, as_json: JsonOption = False, *, flags: Flags

@@ -36,6 +36,7 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"max": max, "min": min}
 _LONGEST = 10_000
 
 
@@ -132,6 +133,8 @@ def _require_arithmetic(node: ast.expr, names: Sequence[str]) -> None:
             inner = [left, *others]
         case ast.BoolOp(values=inner):
             pass
+        case ast.Call(func=ast.Name(id=name), args=[_, *_] as inner, keywords=[]) if name in _FUNCTIONS:
+            pass
         case _:
             raise ValueError(f"'{ast.unparse(node)[:60]}' is not arithmetic on sizes")
     for each in inner:
@@ -165,6 +168,8 @@ def _value(node: ast.expr, inputs: Mapping[str, Tensor]) -> Any:
             return _OPERATORS[type(op)](_value(left, inputs), _value(right, inputs))
         case ast.UnaryOp(op=op, operand=operand):
             return _OPERATORS[type(op)](_value(operand, inputs))
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return _FUNCTIONS[name]([_value(each, inputs) for each in args])
         case ast.BoolOp(op=op, values=values):
             answers = (bool(_value(each, inputs)) for each in values)
             return all(answers) if isinstance(op, ast.And) else any(answers)

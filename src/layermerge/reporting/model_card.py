@@ -23,11 +23,9 @@ from layermerge.tasks.base import Score
 
 _PIPELINES = {"classification": "image-classification", "diffusion": "unconditional-image-generation"}
 """What hubs call the tasks; of an imitation it is not known what the network is for."""
-_LICENCES = frozenset(
-    "afl-3.0 agpl-3.0 apache-2.0 artistic-2.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear bsl-1.0 cc cc0-1.0 cc-by-2.0 "
-    "cc-by-3.0 cc-by-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nc-nd-4.0 cc-by-nc-sa-4.0 cc-by-nd-4.0 cc-by-sa-3.0 "
-    "cc-by-sa-4.0 creativeml-openrail-m ecl-2.0 epl-2.0 gpl gpl-2.0 gpl-3.0 isc lgpl lgpl-2.1 lgpl-3.0 mit mpl-2.0 ms-pl "
-    "openrail openrail++ unlicense wtfpl zlib".split()
+_LICENCES = re.compile(
+    r"afl-3\.0|agpl-3\.0|apache-2\.0|artistic-2\.0|bsd(-[23]-clause)?|bsl-1\.0|cc0-1\.0|cc-by(-nc)?(-nd|-sa)?-[234]\.0|"
+    r"creativeml-openrail-m|epl-2\.0|gpl-[23]\.0|isc|lgpl-2\.1|lgpl-3\.0|mit|mpl-2\.0|ms-pl|openrail|unlicense|wtfpl|zlib"
 )
 """Names that hubs know; any other is `other`, with its name beside it."""
 
@@ -67,7 +65,7 @@ def _metadata(facts: RunFacts, result: ResultFacts | None, licence: str | None) 
     found: dict[str, Any] = {"library_name": "layermerge"}
     if licence is not None:
         name = licence.lower()
-        found |= {"license": name} if name in _LICENCES else {"license": "other", "license_name": licence}
+        found |= {"license": name} if _LICENCES.fullmatch(name) else {"license": "other", "license_name": licence}
     suffixes = {Path(file.path).suffix for file in result.files} if result else set()
     found["tags"] = ["layermerge", "model-compression", "depth-compression", *(["onnx"] if ".onnx" in suffixes else [])]
     if pipeline := _PIPELINES.get(str(facts.importance_setting.get("task.task"))):
@@ -90,7 +88,10 @@ def _measured(facts: RunFacts, result: ResultFacts, pipeline: str | None) -> dic
         _metric("latency_ms", report.original_ms, f"latency in ms of the original on {where}"),
     ]
     found: dict[str, Any] = {"task": {"type": pipeline or "other", "name": str(pipeline or "other").replace("-", " ")}}
-    found["dataset"] = {"type": _slug(str(tested or "unknown")), "name": re.sub(r"\s+", " ", str(tested or "test data of the run"))}
+    found["dataset"] = {
+        "type": _slug(str(tested or "unknown")),
+        "name": re.sub(r"\s+", " ", str(tested or "test data of the run")),
+    }
     return found | {"metrics": [each for each in metrics if each is not None]}
 
 
@@ -104,7 +105,9 @@ def _hub_name(model: str | None) -> str | None:
     name = rest.partition("?")[0]
     if source == "timm" and re.fullmatch(r"[\w.-]+", name):
         return f"timm/{name}"
-    return name if source == "diffusers" and re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists() else None
+    return (
+        name if source == "diffusers" and re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists() else None
+    )
 
 
 def _slug(text: str) -> str:
@@ -169,7 +172,9 @@ def _use(facts: RunFacts, result: ResultFacts | None) -> str:
     # As they are where the card is: hubs have no other folders.
     files = tuple(replace(file, path=Path(file.path).name) for file in result.files)
     parts = ["## Use"]
-    parts += [f"- `{file.path}`: {file.kind}, {size(file.bytes)}{f' ({file.note})' if file.note else ''}" for file in files]
+    parts += [
+        f"- `{file.path}`: {file.kind}, {size(file.bytes)}{f' ({file.note})' if file.note else ''}" for file in files
+    ]
     alone = next((file.path for file in files if file.path in ("model.pt2", "model.onnx")), None)
     if alone is not None:
         loading = f'import layermerge as lm\n\nfast = lm.load("{alone}")  # without the class of the original'
@@ -194,7 +199,9 @@ def _making(facts: RunFacts, variant: Variant, result: ResultFacts | None) -> st
     lines.append(f"- fine-tuning: {'none' if report.epochs == 0.0 else epochs}")
     if (made := report.environment) is not None:
         commit = f", commit {made.commit}" if made.commit else ""
-        lines.append(f"- layermerge {made.versions.get('layermerge', '?')}{commit}, torch {made.versions.get('torch', '?')}")
+        lines.append(
+            f"- layermerge {made.versions.get('layermerge', '?')}{commit}, torch {made.versions.get('torch', '?')}"
+        )
         lines.append(f"- finished: {made.finished.replace('T', ' ').replace('+00:00', ' UTC')}")
     return "\n".join([*lines, "", "Made again by:", "", f"```\n{result.command}\n```"])
 
@@ -203,8 +210,8 @@ def _licence(licence: str | None) -> str:
     if licence is not None:
         return f"## Licence\n\n{_plain(licence)}, as stated by whoever compressed the network."
     return (
-        "## Licence\n\nNot stated. The weights derive from those of the original, whose licence applies: find it, and fill it in "
-        "before you publish (`layermerge export RUN --license NAME` writes this card again)."
+        "## Licence\n\nNot stated. The weights derive from those of the original, whose licence applies: find it, and fill it "
+        "in before you publish (`layermerge export RUN --license NAME` writes this card again)."
     )
 
 
