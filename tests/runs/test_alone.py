@@ -75,7 +75,7 @@ def test_a_file_of_another_network_than_the_weights_beside_it_is_refused(saved: 
         next(iter(network.parameters())).mul_(2)
     lm.export(network, place / name, inputs("basic"))
     with pytest.raises(
-        ArtifactError, match=r"is of another network than 'model.safetensors' beside it .*; export it again"
+        ArtifactError, match=r"holds another network than 'model.safetensors' next to it .*; export it again"
     ):
         lm.load(place)
 

@@ -56,12 +56,9 @@ def export(
     if found.variant is not None and not int8 and not float16 and (to is None or to.suffix == ".onnx"):
         int8, float16 = found.recipe.runtime.endswith("-int8"), found.recipe.serves_float16
     place = found.variant or found.place
-    facts = _Figures()
     expect(("network", "export"))
-    if found.variant is not None and found.recipe.data is not None:
-        fast, facts = _served(run_dir, found, int8=int8)
-    else:
-        fast = merged(found.load())
+    served = found.variant is not None and found.recipe.data is not None
+    fast, facts = _served(run_dir, found, int8=int8) if served else (merged(found.load()), _Figures())
     path = to or (place.quantised if int8 else place.float16 if float16 else place.exported)
     made = place.quantised if int8 else place.exported
     if int8 and not facts.document:
@@ -79,8 +76,8 @@ def export(
         print_json({"convs": count_convs(fast), "exported_to": str(path), "bytes": size, **facts.document})
         return
     facts.show(f"Exported network of {run_dir}", count_convs(fast), size, path)
-    runs = [(on_run("report", run_dir), "the page about it")] if found.variant is not None else []
-    show_next((str(path), "the file to serve"), *runs)
+    page = [(on_run("report", run_dir), "the page about it")] if found.variant is not None else []
+    show_next((str(path), "the file to serve"), *page)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ _UNKNOWN = "they do not follow each other: another branch, or a residual block, 
 
 @dataclass(frozen=True)
 class Loss:
-    """By how much the task's score would fall before any fine-tuning; off by less than `error` in 95 of 100 cases."""
+    """By how much the task's score would fall before any fine-tuning; off by less than `error` in 95 % of cases."""
 
     fall: float
     error: float

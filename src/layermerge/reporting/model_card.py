@@ -163,7 +163,7 @@ def _where(report: Report) -> str:
     made, how = report.environment, f"{plural(report.threads, 'thread')}, batches of {report.batch_size}"
     version = f" {made.versions[report.runtime]}" if made and report.runtime in made.versions else ""
     on = f" on {_plain(made.processor)} ({plural(made.cores, 'core')})" if made else ""
-    return f"{report.runtime}{version}{on}, {how}; the original with its norms folded, measured beside it"
+    return f"{report.runtime}{version}{on}, {how}; measured side by side with the original, norms folded"
 
 
 def _use(facts: RunFacts, result: ResultFacts | None) -> str:

@@ -65,5 +65,5 @@ def _require_same_weights(module: nn.Module, file: Path, place: NetworkDirectory
         other = saved.get(name)
         if other is not None and other.shape == tensor.shape and not torch.equal(other, tensor):
             raise ArtifactError(
-                f"'{file}' is of another network than '{place.weights.name}' beside it ('{name}' differs); export it again"
+                f"'{file}' holds another network than '{place.weights.name}' next to it ('{name}' differs); export it again"
             )

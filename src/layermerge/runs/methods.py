@@ -97,7 +97,7 @@ def _channels(context: Context, budget: str) -> Result:
 
 
 def _without_channels(context: Context, budget: str) -> tuple[Variant, RewrittenModule]:
-    """The pruned network, its norms estimated anew where networks are calibrated at all."""
+    """The pruned network, its norms estimated again if networks are calibrated at all."""
     variant, net = _pruned(context, "channels", budget)
     if context.settings.calibrate:
         settle_norms(net, context.task, context.settings.calibrate)

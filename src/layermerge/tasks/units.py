@@ -29,8 +29,8 @@ _RARE = 0.01
 def kinds_dimension(layout: Sequence[int]) -> int | None:
     """Along which dimension values differ in kind; None where all are of one.
 
-    Of a map (channels x height x width) its channels, of two dimensions (anchors x what is said of each, or the other way
-    round) the shorter, of more than three the last.
+    Of a map (channels x height x width) its channels, of two dimensions (anchors x what is said of each, or vice versa)
+    the shorter, of more than three the last.
 
     >>> [kinds_dimension(layout) for layout in [(10,), (3549, 6), (84, 8400), (21, 64, 64), (3, 52, 52, 85)]]
     [None, 1, 0, 0, 3]
