@@ -25,7 +25,15 @@ from layermerge.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = (
-    *("CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "benchmarks/README.md", "benchmarks/*.py"),
+    *(
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+        "CITATION.cff",
+        "LICENSE",
+        "benchmarks/README.md",
+        "benchmarks/*.py",
+    ),
     *("benchmarks/pictures/*", "benchmarks/results/**/*", "examples/*.py", "recipes/*.yaml"),
 )
 LINK = re.compile(r"(?P<before>\]\(|^\[[^\]]+\]: )(?P<path>(?![a-z]+:)[^)#\s]+)", re.MULTILINE)

@@ -132,7 +132,8 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     notebook = json.loads((ROOT / "docs" / "tutorial.ipynb").read_text(encoding="utf-8"))
     code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     namespace: Namespace = {"__name__": "__main__"}
-    swaps = "epochs=1 = steps=2, held_out=200 = held_out=40, [6-9] = [4-9], 80% = 97%, 70% = 92%"  # fewer layers to choose from: a smaller table
+    # Fewer layers to choose from, so a smaller table; priced latencies have other budgets within reach.
+    swaps = "epochs=1 = steps=2, held_out=200 = held_out=40, [6-9] = [4-9], 80% = 97%, 70% = 92%"
     for text in _swapped("\0".join(code), swaps).split("\0"):
         exec(compile(text, "tutorial.ipynb", "exec"), namespace)
     assert namespace["result"].report.measured_ms < namespace["gentler"].report.measured_ms
