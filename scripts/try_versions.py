@@ -40,13 +40,13 @@ PART = (
     "tests/cli/test_cli.py",
 )
 """The way of a network through every library with a range: captured, merged, trained, exported, served, saved, loaded."""
-IGNORED = ("CUDA is not available", "`torch.jit", "`isinstance.treespec")
+IGNORED = ("CUDA is not available", "User provided device_type", "`torch.jit", "`isinstance")
 """Warnings of other versions: of CUDA builds on machines without a GPU, and of what torch means to give up."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """A requirement of pyproject.toml: `torch>=2.9,<3` is torch from 2.9 on."""
+    """A requirement of pyproject.toml: `torch>=2.12,<3` is torch from 2.12 on."""
 
     name: str
     text: str

@@ -161,7 +161,9 @@ def test_verbs_compose_on_one_run_directory(run: Run, tmp_path: Path, source: st
     merged = document(run("merge", "b", "--budget", "90%", *allowed, "--json"))
     assert merged["saved_to"] == str(place)
     assert merged["convs_after"] <= merged["convs_before"] <= len(layers)
+    assert "None yet" in (place / "README.md").read_text()
     exported = document(run("export", "b", "--budget", "90%", *allowed, "--to", "fast.onnx", "--json"))
+    assert f"value: {round(exported['score'], 6)}" in (place / "README.md").read_text()
     assert exported["convs"] == merged["convs_after"]
     assert Path("fast.onnx").read_bytes() == (place / "model.onnx").read_bytes()
     page = document(run("report", "b", "--no-pictures", "--json"))
@@ -188,6 +190,17 @@ def test_the_exported_file_of_the_verbs_scores_what_they_say(run: Run, compresse
     session = onnxruntime.InferenceSession("fast.onnx", providers=["CPUExecutionProvider"])
     assert session.run(None, {session.get_inputs()[0].name: normalised(data["x_test"][:2])})[0].shape == (2, 3)
     assert compressed.is_dir()
+
+
+def test_a_licence_is_stated_once_and_kept(run: Run, compressed: Path) -> None:
+    (card,) = compressed.glob("*/*/*/README.md")
+    assert "Not stated" in card.read_text()
+    document(run("export", "a", "--allow-python", "--license", "apache-2.0", "--json"))
+    assert "\nlicense: apache-2.0\n" in card.read_text()
+    assert "license: apache-2.0" in (compressed / "recipe.yaml").read_text()
+    document(run("compress", "--run-dir", "a", "--allow-python", "--json"))
+    assert "\nlicense: apache-2.0\n" in card.read_text()
+    assert "license" in run("export", "a", "--allow-python", "--license", "a: b\n", "--json").err
 
 
 def test_an_experiment_does_not_become_the_runs_recipe(run: Run, compressed: Path) -> None:
