@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from layermerge import stages
-from layermerge.stages import aside, expect, note, shown_stages, stage
+from layermerge.stages import aside, expect, note, shown_stages, skip, stage
 
 
 class Terminal(io.StringIO):
@@ -87,6 +87,20 @@ def test_a_log_has_one_line_a_stage_and_no_control_characters(
         "sequential at 60%\n1/4 original      \u2713 reused\n2/4 plan          \u2713 reused\n3/4 latency       \u2713 <1 s\n"
         "4/4 plan          \u2713 <1 s\n",
     )
+
+
+def test_only_the_next_stage_can_be_skipped(capsys: pytest.CaptureFixture[str]) -> None:
+    with shown_stages():
+        expect(("calibration", "export", "calibration"), "channels+depth at 60%")
+        skip("export", "which is not next")
+        skip("calibration", "nothing to fit")
+        skip("calibration", "which is not next")
+        with stage("export", "write it"):
+            pass
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "1/3 calibration   \u2713 nothing to fit",
+        "2/3 export        \u2713 <1 s",
+    ]
 
 
 def test_a_log_is_told_of_a_stage_that_takes_long(

@@ -153,7 +153,7 @@ class _Shown:
 
     def __init__(self, style: _Silence) -> None:
         self.style, self.running = style, False
-        self._names: Sequence[str] = ()
+        self._names: tuple[str, ...] = ()
         self._at = -1
 
     def expect(self, names: Sequence[str], title: str) -> None:
@@ -170,6 +170,9 @@ class _Shown:
         self._at = place
         number = f"{place + 1}/{len(self._names)} " if len(self._names) > 1 else ""
         return f"{number}{name:{_NAMES}}"
+
+    def comes_next(self, name: str) -> bool:
+        return self._names[self._at + 1 : self._at + 2] == (name,)
 
 
 _SHOWN: ContextVar[_Shown | None] = ContextVar("shown", default=None)
@@ -221,6 +224,13 @@ def stage(name: str, doing: str, *files: Path) -> Iterator[Stage]:
         shown.running = False
     reused = own.reused or (None not in before and bool(files) and before == _contents(files))
     shown.style.end(f"{begins} {_tick()} {'reused' if reused else _taken(monotonic() - began)}")
+
+
+def skip(name: str, why: str) -> None:
+    """Says that the next stage has nothing to do, where it is the one of this name."""
+    shown = _SHOWN.get()
+    if shown and shown.comes_next(name) and (begins := shown.enter(name)):
+        shown.style.end(f"{begins} {_tick()} {why}")
 
 
 def note(line: str) -> None:

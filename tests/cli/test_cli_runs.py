@@ -99,6 +99,41 @@ def test_compress_without_a_recipe_on_a_real_runtime(run: Run) -> None:
     assert Path("runs/python-tiny_runs-network/layeronly/1000pct/plain/model.onnx").is_file()
 
 
+def stages_in(log: str) -> dict[str, list[tuple[int, int, str]]]:
+    """By the title above them: the number, the total, and whether the result was there."""
+    groups: dict[str, list[tuple[int, int, str]]] = {}
+    for line in log.splitlines():
+        if found := re.fullmatch(r"(\d+)/(\d+) [\w-]+ +\u2713 (.+)", line):
+            groups[list(groups)[-1]].append((int(found[1]), int(found[2]), found[3]))
+        elif " at " in line or line.startswith("the original"):
+            groups[line] = []
+    return groups
+
+
+def test_the_stages_of_a_method_are_numbered_to_the_last_and_reused_the_second_time(run: Run, compressed: Path) -> None:
+    log = run("compress", "mine.yaml", "--allow-python", "--run-dir", "a").err
+    assert "\x1b" not in log
+    ((title, stages),) = stages_in(log).items()
+    assert title == "layermerge at 70%"
+    assert stages == [(number, 8, "reused") for number in range(1, 9)]
+    log = run("compress", "mine.yaml", "--allow-python", "--run-dir", "a", "--budget", "90%").err
+    (stages,) = stages_in(log).values()
+    assert [said == "reused" for *_, said in stages] == [True, True, True, True, False, False, False, False]
+    assert compressed.is_dir()
+
+
+@pytest.mark.usefixtures("compressed")
+def test_the_stages_of_every_other_method_are_numbered_to_the_last(run: Run) -> None:
+    methods = ("sequential", "channels", "channels+layeronly", "student")
+    chosen = [word for method in methods for word in ("--method", method)]
+    result = run("compare", "mine.yaml", "--allow-python", "--run-dir", "a", "--budget", "95%", *chosen)
+    groups = stages_in(result.err)
+    assert list(groups) == ["the original, fine-tuned as long", *(f"{method} at 95%" for method in methods)], result.err
+    for title, stages in groups.items():
+        totals = {total for _, total, _ in stages}
+        assert [number for number, *_ in stages] == list(range(1, totals.pop() + 1)), title
+
+
 def test_compare_prints_the_table_and_writes_it(run: Run, compressed: Path) -> None:
     before = contents(compressed)
     arguments = ("--method", "layermerge", "--method", "depth", "--budget", "70%", "--run-dir", "a")

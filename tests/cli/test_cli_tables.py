@@ -171,6 +171,21 @@ def test_a_budget_in_words(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("planned")
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_frontier_is_whole_at_every_width(run: Run, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    points = document(run("solve", "a", "--json"))["points"]
+    known = {f"{point['latency_ms']:.3f}": f"{point['importance']:.4f}" for point in points}
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = run("solve", "a").out.splitlines()
+    rows = [line.split() for line in lines if re.match(r" *(\d+%|smallest) ", line)]
+    assert len(rows) > 3
+    for row in rows:
+        assert row[2] == "ms"
+        assert known[row[1]] in row
+    assert max(len(line) for line in lines if not line.startswith("layermerge ")) <= width
+
+
+@pytest.mark.usefixtures("planned")
 def test_the_frontier_is_listed(run: Run) -> None:
     result = run("solve", "a")
     assert (result.code, result.err) == (0, "")

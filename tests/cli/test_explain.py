@@ -37,7 +37,7 @@ def test_a_model_says_what_each_layer_can_do_and_what_not(run: Run) -> None:
         assert {offer["facts"]["key"] for offer in layer["offers"]} == keys
     shown = run("explain", *NET).out
     assert "3 layers, 2 of them can be removed by themselves" in shown
-    assert "Nothing was timed" in shown
+    assert "Its layers were not timed yet" in shown
     one = run("explain", *NET[:1], "0", *NET[1:])
     assert one.code == 0, one.err
     assert "remove it: Without it, what follows would get another number of channels" in " ".join(one.out.split())

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from importlib import import_module
 
 import pytest
 
 from command_line import SCRIPT, Run, program
 from layermerge.cli.app import app
+
+
+def known(verb: str) -> object:
+    return import_module(f"layermerge.cli.{verb}").__dict__[verb]
+
 
 VERBS = sorted(command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands)
 
@@ -36,9 +43,21 @@ def test_results_are_printed_as_json_when_asked(run: Run, verb: str) -> None:
     assert "--json" in run(verb, "--help").out
 
 
-def test_all_verbs_are_listed(run: Run) -> None:
+def test_verbs_are_listed_in_the_order_of_use_with_whole_sentences(run: Run) -> None:
     listed = run("--help").out.partition("Commands:")[2]
-    assert {line.split()[0] for line in listed.splitlines() if line.startswith("  ")} >= set(VERBS)
+    shown = [line.split()[0] for line in listed.splitlines() if re.match(r"  \w", line)]
+    assert shown[:3] == ["demo", "compress", "plan"]
+    assert sorted(shown) == VERBS
+    assert shown.index("latency") < shown.index("importance") < shown.index("solve") < shown.index("finetune")
+    assert "..." not in listed
+    said = re.split(r"\n  (?=\w)", listed.rstrip())
+    assert all(each.endswith(".") for each in said[1:]), said
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_example_is_one_line_that_can_be_copied(run: Run, verb: str) -> None:
+    (line,) = [line for line in run(verb, "--help").out.splitlines() if "Example: " in line]
+    assert "Example: " + " ".join(line.split()[1:]) in (known(verb).__doc__ or "")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -114,6 +114,11 @@ def test_the_figures_field_by_field(tmp_path: Path) -> None:
     assert (rows[0]["convs"], rows[0]["entries"], rows[0]["budget_ms"]) == ("36", "0", "20.0")
 
 
+def test_networks_that_were_not_trained_have_no_recovery_to_draw(tmp_path: Path) -> None:
+    written = write_comparison(RunDirectory(tmp_path), REPORTS, NOTES)
+    assert {path.stem.partition("-")[0] for path in written} == {"comparison", "accuracy"}
+
+
 def test_table_and_pictures_are_written_and_named(tmp_path: Path) -> None:
     out = tmp_path / "out"
     reports = [replace(each, label="longer") for each in REPORTS]

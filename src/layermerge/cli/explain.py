@@ -50,7 +50,7 @@ def explain(
         print_json({**facts, "layers": [plain(each) for each in layers]})
         return
     if chosen is None:
-        show_overview(subject, found)
+        show_overview(subject, found, words)
         heaviest = found.heaviest[0].facts.layer.name
         ahead = [(shlex.join([*again[:3], heaviest, *again[3:]]), "all that can be done with one layer")]
     else:

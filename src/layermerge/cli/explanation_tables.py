@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from layermerge.cli.layout import Column, bold, show_table, show_text
@@ -20,19 +21,20 @@ _OVERVIEW = (
     Column("takes", "figure", missed=4),
     Column("share", "figure", missed=3),
     Column("removable", missed=2),
-    Column("best offer", "text", least=13),
+    Column("best offer", "text", least=19),
     Column("saves", "figure"),
     Column("points lost", "figure"),
     Column("score lost", "figure"),
+    Column("", "figure"),
     Column("in the way", missed=5),
 )
 
 
-def show_overview(name: str, found: Explanation) -> None:
+def show_overview(name: str, found: Explanation, words: ChangeWords | None) -> None:
     """The layers that take most, with the best that is offered, and what stands in the way."""
     notes: dict[str, tuple[str, Obstacle]] = {}
     listed = found.heaviest[:_LISTED]
-    rows = [_row(layer, notes) for layer in listed]
+    rows = [_row(layer, notes, words) for layer in listed]
     of = "the time" if found.timed else "the multiplications"
     covered = share(sum(layer.share for layer in listed))
     removable = sum(layer.facts.removable for layer in found.layers)
@@ -43,17 +45,20 @@ def show_overview(name: str, found: Explanation) -> None:
         f"{'.' if whole else ''} The {len(listed)} that take most of {of}, {covered} in all:"
     )
     print()
-    show_table(_OVERVIEW, rows)
+    columns = [replace(each, title=words.title) if words and not each.title else each for each in _OVERVIEW]
+    show_table(columns, rows)
     if notes:
         print(f"\n{bold('in the way')}")
         for letter, obstacle in notes.values():
             show_text(f"{letter}  {_told(obstacle)}", behind="   ")
     if not found.timed:
         print()
-        show_text("Nothing was timed, so shares are of multiplications, and what is saved and lost is not known yet.")
+        show_text(
+            "Its layers were not timed yet: shares are of multiplications, and what is saved and lost is not known."
+        )
 
 
-def _row(layer: LayerExplanation, notes: dict[str, tuple[str, Obstacle]]) -> list[str]:
+def _row(layer: LayerExplanation, notes: dict[str, tuple[str, Obstacle]], words: ChangeWords | None) -> list[str]:
     best, facts = layer.best, layer.facts
     letters = [
         notes.setdefault(each.plain or each.reason, (chr(ord("a") + len(notes)), each))[0] for each in layer.obstacles
@@ -69,6 +74,7 @@ def _row(layer: LayerExplanation, notes: dict[str, tuple[str, Obstacle]]) -> lis
         ms(best.facts.saved_ms) if best else "",
         loss_text(best.loss) if best and best.loss and best.loss.kind == "share" else "",
         loss_text(best.loss) if best and best.loss and best.loss.kind != "share" else "",
+        _change(best, words) if best and not best.loss else "",
         " ".join(sorted(dict.fromkeys(letters))),
     ]
 
@@ -83,6 +89,11 @@ def _short(offer: Offer | None) -> str:
     into = f"become one {'x'.join(map(str, candidate.spec.kernel))}" if candidate.spec else "removed"
     gone = len(candidate.removed) if candidate.spec else 0
     return f"#{candidate.start} to #{candidate.end - 1} {into}{f', {gone} removed' if gone else ''}"
+
+
+def _change(offer: Offer, words: ChangeWords | None) -> str:
+    change = offer.facts.change
+    return "" if words is None or change is None else f"{words.scale * change + 0.0:.{words.digits}f}"
 
 
 def loss_text(loss: Loss) -> str:
@@ -131,9 +142,7 @@ def _show_offers(offers: list[Offer], words: ChangeWords | None) -> None:
         [
             ms(offer.facts.saved_ms) if offer.facts.saved_ms is not None else "",
             loss_text(offer.loss) if offer.loss else "",
-            f"{words.scale * offer.facts.change + 0.0:.{words.digits}f}"
-            if words and offer.facts.change is not None
-            else "",
+            _change(offer, words),
             _short(offer),
         ]
         for offer in offers[:_OFFERS]

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-_SHOW_CURSOR = "\x1b[?25h"
+_SHOW_CURSOR = "\r\x1b[2K\x1b[?25h"
+"""In place of the line of the stage that ran."""
 _LOOK_AGAIN = 0.02
 """Seconds until it is tried once more to end in order, where the first try was lost in a destructor or a callback."""
 

@@ -59,7 +59,8 @@ def write_comparison(
         held_out = "held-out score (%)" if unit.kind == "share" else "held-out score"
         for suffix in (".png", ".svg"):
             written.append(plot_accuracy(points, place.picture("accuracy", label, suffix), score=unit.title))
-            written.append(plot_recovery(curves, place.picture("recovery", label, suffix), score=held_out))
+            if trained := [curve for curve in curves if curve.points]:
+                written.append(plot_recovery(trained, place.picture("recovery", label, suffix), score=held_out))
     return written
 
 

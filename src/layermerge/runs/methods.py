@@ -66,8 +66,11 @@ def require_known(method: str, budget: Budget) -> str:
 
 def run_control(context: Context) -> Result:
     """Fine-tunes the original network as long as the compressed ones."""
-    expect(("plan", *_recovery(context.settings, calibrates=False), "export"), "the original, fine-tuned as long")
-    return finish(context, control_of(context), rewrite(context.trace, []), context.settings.finetune)
+    trained = _recovery(context.settings, calibrates=False)
+    expect(("original", *trained, "export"), f"the original{', fine-tuned as long' if trained else ''}")
+    with stage("original", "time the network as it came", context.directory.plan, context.directory.latency):
+        variant = control_of(context)
+    return finish(context, variant, rewrite(context.trace, []), context.settings.finetune)
 
 
 def control_of(context: Context) -> Variant:

@@ -35,7 +35,7 @@ from layermerge.runtimes.exporting import export
 from layermerge.runtimes.recording import Recording
 from layermerge.solving.side_by_side import measured_beside
 from layermerge.solving.whole_choices import WholeScores
-from layermerge.stages import stage
+from layermerge.stages import skip, stage
 from layermerge.surgery.merge import MergedModule, merge
 from layermerge.surgery.rewrite import RewrittenModule, rewrite
 from layermerge.tables.bounds import Stakes
@@ -247,6 +247,7 @@ def calibrated(context: Context, variant: Variant, net: RewrittenModule) -> Rewr
     """
     count = context.settings.calibrate
     if not count or not any(candidate.changes for candidate in net.surgery.candidates):
+        skip("calibration", "nothing to fit")
         return net
     place = place_of(context, variant)
     with stage("calibration", "fit the chosen network to the original, without training", place.calibration):
