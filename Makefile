@@ -75,7 +75,7 @@ sweep: .venv/swept
 # Material announces its successor at every start, which is nothing for a reader of this output to act on.
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	@echo "built: build/site/index.html; with search: $(BIN)/python -m http.server --directory build/site"
+	@echo "built: build/site/index.html"
 
 # Executes the tutorial's notebook, and keeps its outputs and its report for the site.
 tutorial: install
