@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -76,19 +77,23 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_built_wheel_runs_where_nothing_else_is(built: Path, tmp_path: Path) -> None:
     """A fresh environment, torch first as `make install` has it; run from a folder that holds no source."""
     assert script("check_package").main(built) == 0
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
-    pip = [str(tmp_path / "venv/bin/pip"), "install", "--quiet", "-c", str(ROOT / "constraints.txt")]
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def call(*words: str) -> str:
+        done = subprocess.run(words, cwd=tmp_path, env=bare, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    call(sys.executable, "-m", "venv", "venv")
+    programs = tmp_path / "venv" / "bin"
+    pip = (str(programs / "pip"), "install", "--quiet", "-c", str(ROOT / "constraints.txt"))
     torch = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
-    subprocess.run([*pip, torch], check=True)
-    subprocess.run([*pip, *map(str, built.glob("*.whl"))], check=True)
-    program = str(tmp_path / "venv/bin/layermerge")
-    told = subprocess.run([program, "--version"], cwd=tmp_path, check=True, capture_output=True, text=True)
-    assert layermerge.__version__ in told.stdout
-    # What is optional is not there, and doctor says so; it fails only where the package itself cannot work.
-    doctor = subprocess.run([program, "doctor"], cwd=tmp_path, check=False, capture_output=True, text=True)
-    assert doctor.returncode == 0, doctor.stdout + doctor.stderr
-    assert "torch" in doctor.stdout
-    subprocess.run([program, "plan", "demo:clothes", "--json"], cwd=tmp_path, check=True, capture_output=True)
+    call(*pip, torch)
+    call(*pip, *map(str, built.glob("*.whl")))
+    program = str(programs / "layermerge")
+    assert layermerge.__version__ in call(program, "--version")
+    assert "torch" in call(program, "doctor")  # what is optional is not there, which is no failure
+    call(program, "plan", "demo:clothes", "--json")
 
 
 # -- the versions it asks for

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import layermerge as lm
 from layermerge.reporting.facts import gather
@@ -182,6 +183,18 @@ def test_every_network_of_a_run_has_its_card(copied: Path) -> None:
             for key in ("score", "original_score", "measured_ms", "original_ms")
         ]
         assert "a module given in Python" in body
+
+
+def test_the_code_of_a_card_runs_beside_it(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (written,) = copied.glob("layermerge/*/*/README.md")
+    blocks = re.findall(r"```python\n(.*?)\n```", written.read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    monkeypatch.chdir(written.parent)
+    for block in blocks:
+        names: dict[str, Any] = {}
+        exec(block.replace("model = ...", "import tiny_runs; model = tiny_runs.network()"), names)
+        answer = names["outputs"][0] if "outputs" in names else names["fast"](torch.zeros(1, *gather(copied).inputs[0]))
+        assert len(answer) == 1
 
 
 def test_it_is_the_same_when_nothing_changed_and_another_when_figures_do(copied: Path) -> None:
