@@ -40,7 +40,7 @@ class Effort:
     """How many places are looked at, spread evenly over the maps; neighbours say nearly the same."""
     fewest_places: int = 1 << 14
     rounds: int = 2
-    """How often the values before an activation are aimed at anew, from where the last fit has brought them."""
+    """How often the values before an activation are aimed at again, from where the last fit has brought them."""
 
 
 def choose_form(spec: ConvSpec, places: int, effort: Effort) -> FitForm:

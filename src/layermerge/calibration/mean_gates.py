@@ -1,7 +1,7 @@
 """Mean gates: what replaces a gate, taken from the original's own gate over images.
 
 In: a rewritten network, its original, images. Out: the network's parameters in place of gates are the mean of what the
-original's gates give. `rewrite` knows no images, and has taken them from the example inputs.
+original's gates give. `rewrite` does not know the images, and has taken them from the example inputs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Norms: running statistics taken anew, from what a changed network really computes."""
+"""Norms: running statistics taken again, from what a changed network really computes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stale_norms(module: RewrittenModule, unchanged: Collection[fx.Node]) -> list
 
 
 def settle_norms(net: RewrittenModule, images: Sources, count: int) -> None:
-    """Takes all running statistics anew from `count` images; of a network that has lost channels, say."""
+    """Takes all running statistics again from `count` images; of a network that has lost channels, say."""
     sample = Sample.of(images, net.surgery.inputs, count, batch_size_for(net.surgery.structure))
     norms = [module for module in net.modules() if isinstance(module, Norm) and module.track_running_stats]
     with evaluating(net):

@@ -132,7 +132,7 @@ class PlaceFit:
         return first if function is None else self._best_behind(function, first)
 
     def _best_behind(self, function: Function, found: Kernel | None) -> Kernel | None:
-        """Aims anew at what the activation maps to the right output, a few times; of all fits, the best behind it."""
+        """Aims again at what the activation maps to the right output, a few times; of all fits, the best behind it."""
         best, least = None, self._error_behind(self.kernel, function)
         for left in range(self.effort.rounds, -1, -1):
             if found is None:

@@ -61,7 +61,7 @@ class Sample:
                 break
         if seen < FEWEST:
             raise DataError(
-                f"{seen} images are too few to calibrate with; give at least {FEWEST}, better some hundreds"
+                f"{seen} images are too few to calibrate with; give at least {FEWEST}, better a few hundred"
             )
         return Sample(tuple(fitted), tuple(held_out), seen)
 
@@ -92,7 +92,7 @@ def with_example(images: Sources, count: int, number: int) -> tuple[Iterable[Any
     batches = _batches(images, count)
     first = next(batches, None)
     if first is None:
-        raise DataError(f"there are no images; give at least {FEWEST}, better some hundreds")
+        raise DataError(f"there are no images; give at least {FEWEST}, better a few hundred")
     if isinstance(first, Mapping):
         return chain([first], batches), Inputs((), dict(first))
     parts = tuple(first) if isinstance(first, (tuple, list)) else (first,)

@@ -55,7 +55,7 @@ class Trials:
     def divergence(self, net: RewrittenModule, *, everything: bool = False) -> Tensor:
         """Of each image that is scored; changes the network.
 
-        Fitted are the changed ranges and what reads them, then, norms having been estimated anew, linear layers; or
+        Fitted are the changed ranges and what reads them, then, norms having been estimated again, linear layers; or
         everything behind the first change, in order.
         """
         net.eval()

@@ -1,4 +1,4 @@
-"""The command line: the only place that parses, prints and exits. One file a verb."""
+"""The command line: the only place that parses, prints and exits. One file per verb."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def print_json(document: Any) -> None:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Our own warnings as one line on stderr; what libraries warn of is not the user's business."""
+    """Our own warnings as one line on stderr; what libraries warn of is not for users."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("default", UserWarning)

@@ -38,7 +38,7 @@ def export(
     """Export a network, merged first if it is not, as a file that other runtimes read.
 
     RUN_DIR is a run, whose network for a budget is meant, or a directory that `save` wrote. In a run, what is exported is
-    also measured and scored, for the report. INT8 is measured and scored beside float32; where it is slower here, the output
+    also measured and scored, for the report. INT8 is measured and scored alongside float32; where it is slower here, the output
     says so. A run whose runtime serves INT8 or float16 exports that.
 
     Example: layermerge export runs/a --budget 60% --to fast.onnx

@@ -24,7 +24,7 @@ def finetune(
     *,
     flags: Flags,
 ) -> None:
-    """Choose the network for a budget, fine-tune it, not yet merged, and save it; goes on where it stopped.
+    """Choose the network for a budget, fine-tune it, not yet merged, and save it; continues where it stopped.
 
     Example: layermerge finetune runs/a --budget 60%
     """
@@ -79,7 +79,7 @@ def _show(saved: dict[str, dict[str, Any]], run_dir: Path, flags: Flags, recipe:
 
 
 def _held_out(score: float, recipe: RunRecipe) -> str:
-    """A share in percent; of other tasks the score is a loss with its sign turned."""
+    """A share in percent; of other tasks the score is a loss negated."""
     from layermerge.reporting.numbers import share
 
     classifies = recipe.data is not None and recipe.data.task == "classification"

@@ -144,7 +144,7 @@ class Flags:
     allow_python: bool = False
 
     def words(self, key: str) -> list[str]:
-        """A key of the recipe as it was given, for a command that goes on from here."""
+        """A key of the recipe as it was given, for a command that continues from here."""
         flag = next(name for name, (own, _) in _SHARED.items() if own == key)
         given = self.changes.get(key, [])
         return [word for value in (given if isinstance(given, list) else [given]) for word in (f"--{flag}", str(value))]

@@ -26,7 +26,7 @@ def importance(
     *,
     flags: Flags,
 ) -> None:
-    """Measure the importance table; goes on where it stopped. What latency rules out is spared.
+    """Measure the importance table; continues where it stopped. What latency rules out is spared.
 
     Example: layermerge importance runs/a --recipe recipes/cifar10_resnet20.yaml --workers 2
     """

@@ -1,7 +1,7 @@
 """Ctrl-C: how a command ends that is no longer wanted.
 
 The first Ctrl-C ends it in order, a further one at once. Either is safe: whatever counts is on disk when it is done, so the
-same command goes on where this one stopped.
+same command continues where this one stopped.
 """
 
 from __future__ import annotations

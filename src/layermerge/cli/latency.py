@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @app.command()
 @takes(*RUNTIME)
 def latency(run_dir: RunArgument, as_json: JsonOption = False, *, flags: Flags) -> None:
-    """Measure the latency table on this machine; goes on where it stopped.
+    """Measure the latency table on this machine; continues where it stopped.
 
     For runtimes that read ONNX, plan.json and original.onnx are all it needs; runtime, batch size and threads are those of
     the run's recipe, unless flags say otherwise.

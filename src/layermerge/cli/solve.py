@@ -107,9 +107,7 @@ def _show_frontier(frontier: Frontier, run_dir: Path, recipe: RunRecipe) -> None
     show_text(f"{len(frontier.points):,} points; original {frontier.original_ms:.3f} ms, {fixed}")
     show_table(_LISTED, rows)
     if frontier.estimate is not None:
-        show_text(
-            "Scores are estimated on held-out images, calibrated and not fine-tuned; 95 of 100 lie in the interval."
-        )
+        show_text("Scores are estimated on held-out images, calibrated and not fine-tuned; 95 % lie in the interval.")
     middle = rows[len(rows) // 2 - 1][0]
     show_next(
         (on_run("solve", run_dir, None, "--budget", middle), "one budget"),

@@ -1,6 +1,6 @@
 """Calibrated: how far the outputs of a network with this one candidate are from the original's, after closed-form fits.
 
-No training and no labels: the changed range is fitted to the original's map at its end, norms are estimated anew, and the
+No training and no labels: the changed range is fitted to the original's map at its end, norms are estimated again, and the
 divergence of the outputs is taken on held-out images. D is its negative, so no candidate gains anything, and the standard
 error over the images is the row's spread.
 """
