@@ -62,7 +62,7 @@ NORMALISED = {"yolox": STATISTICS["bytes"], "ppocr": Statistics((0.5, 0.5, 0.5),
 """As the packages that the files come from prepare their pictures."""
 CONFIDENT = 0.5
 CLOCK = ClockSettings(least_rounds=100, most_rounds=3000, seconds=40.0, spread=0.003, least_seconds=15.0)
-TRAINING = Recipe(steps=1, batch_size=8, optimizer="adam", lr=5e-4, weight_decay=0.0, clip_norm=1.0, channels_last=True)
+TRAINING = Recipe(steps=1, batch_size=8, optimizer="adam", lr=2e-4, weight_decay=0.0, clip_norm=1.0, channels_last=True)
 
 
 class FewPictures(Settings):
