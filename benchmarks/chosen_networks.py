@@ -6,7 +6,7 @@
     python benchmarks/chosen_networks.py --table
 
 A run for each estimator and each network, at three budgets: tables, choice, calibration, then 200 steps of training, the same
-for all. Everything resumes; runs are in runs/chosen, and `--table` prints what there is of them.
+for all. Everything resumes; runs are in runs/chosen, results in benchmarks/results/chosen_networks; `--table` prints these.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.estimators import RECIPES  # noqa: E402
 
+from layermerge.files import read_document, write_document  # noqa: E402
 from layermerge.runs.compress import compress_run  # noqa: E402
-from layermerge.runs.directory import RunDirectory  # noqa: E402
 from layermerge.runs.opening import open_run  # noqa: E402
 from layermerge.runs.recipe import read_recipe  # noqa: E402
+from layermerge.runs.records import Report  # noqa: E402
 
+RESULTS = ROOT / "benchmarks" / "results" / "chosen_networks"
 BUDGETS = {"small_unet": ("90%", "80%", "70%")}
 USUAL = ("75%", "60%", "45%")
 IMPORTANCE: dict[str, dict[str, Any]] = {
@@ -44,20 +46,29 @@ def run(network: str, estimator: str, given: dict[str, Any], place: Path, worker
     changes = given | how | {"finetune.steps": STEPS, "workers": workers}
     context = open_run(read_recipe(RECIPES[network], changes), place)
     for budget in BUDGETS.get(network, USUAL):
-        print(compress_run(context, budget).report, flush=True)
+        report = compress_run(context, budget).report
+        write_document(RESULTS / network / f"{estimator}-{budget.replace('%', 'pct')}.json", report)
+        print(report, flush=True)
 
 
-def table(place: Path) -> list[str]:
-    """A line a result."""
-    lines = []
-    for variant in RunDirectory(place).variants():
-        report = variant.read_result()
-        if report is not None:
-            share = report.measured_ms / report.original_ms
-            lines.append(
-                f"| {place.parent.name} | {place.name} | {report.budget} | {share:.1%} | {report.calibrated:.4f} | "
-                f"{report.held_out:.4f} | {report.score.value:.4f} |"
-            )
+def table() -> list[str]:
+    """A line a result file: how a network scored that an estimator chose, before and after the same training."""
+    lines = [
+        "| network | estimator | budget | measured | held-out score, no training | after training | test score |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for network in RECIPES:
+        for budget in BUDGETS.get(network, USUAL):
+            for estimator in IMPORTANCE:
+                path = RESULTS / network / f"{estimator}-{budget.replace('%', 'pct')}.json"
+                if path.is_file():
+                    report = read_document(path, Report)
+                    share = report.measured_ms / report.original_ms
+                    before = "" if report.calibrated is None else f"{report.calibrated:.4f}"
+                    lines.append(
+                        f"| {network} | {estimator} | {budget} | {share:.1%} | {before} | {report.held_out:.4f} | "
+                        f"{report.score.value:.4f} |"
+                    )
     return lines
 
 
@@ -77,12 +88,7 @@ def main() -> None:
         given = {key: value for key, value in stated.items() if value is not None}
         for estimator in options.estimator:
             run(options.network, estimator, given, options.dir / options.network / estimator, options.workers)
-    print("| network | estimator | budget | measured | held-out score, no training | after training | test score |")
-    print("|---|---|---|---|---|---|---|")
-    for name in RECIPES:
-        for estimator in IMPORTANCE:
-            if (options.dir / name / estimator).is_dir():
-                print("\n".join(table(options.dir / name / estimator)))
+    print("\n".join(table()))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
     python benchmarks/estimators.py small_unet --model DIR --data fashion-mnist:DIR
 
 Candidates are drawn at random, the same for all. The truth is the loss on held-out images after a long training of the
-network with this one candidate, for two seeds of its batches. Everything resumes; tables are in runs/estimators, and
-`--table` prints what there is of them.
+network with this one candidate, for two seeds of its batches. Everything resumes; tables are in runs/estimators, copies of them
+in benchmarks/results/estimators, and `--table` prints what these say.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from layermerge.files import text_writer, write_files  # noqa: E402
 from layermerge.models import demo  # noqa: E402
 from layermerge.planning.plan import Plan, plan  # noqa: E402
 from layermerge.runs.context import Context  # noqa: E402
@@ -49,6 +50,7 @@ RECIPES = {
     "mobilenetv2": ROOT / "recipes" / "cifar10_mobilenetv2.yaml",
     "small_unet": ROOT / "recipes" / "fashion_mnist_unet.yaml",
 }
+RESULTS = ROOT / "benchmarks" / "results" / "estimators"
 DRAWN = 110
 LONG = Recipe(steps=100, batch_size=32, lr=0.01, channels_last=True)
 LONG_UNET = Recipe(steps=100, batch_size=32, lr=1e-3, optimizer="adam")
@@ -147,6 +149,14 @@ def markdown(place: Path) -> list[str]:
     return lines
 
 
+def results() -> list[str]:
+    """All networks whose tables were kept."""
+    head = (
+        "| network | estimator | rank correlation with a long training (candidates) | from the fit | seconds an entry |"
+    )
+    return [head, "|---|---|---|---|---|", *(line for name in RECIPES for line in markdown(RESULTS / name))]
+
+
 ESTIMATORS: dict[str, Estimator] = {
     "calibrated": Calibrated(),
     "trained-10": Trained(Recipe(steps=10, batch_size=32, lr=0.01, channels_last=True)),
@@ -168,12 +178,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.table or options.network is None:
-        print(
-            "| network | estimator | rank correlation with a long training (candidates) | from the fit | seconds an entry |"
-        )
-        print("|---|---|---|---|---|")
-        for name in RECIPES:
-            print("\n".join(markdown(options.dir / name)))
+        print("\n".join(results()))
         return
     given = {"data.source": options.data, "weights": options.weights, "model": options.model}
     changes = {key: value for key, value in given.items() if value is not None}
@@ -190,6 +195,8 @@ def main() -> None:
         for name in options.starts:
             job = LongTraining(context, menu, seeded, fits if name == "calibrated" else None)
             long_training(job, keys, truth_path(place, name, seed), options.workers)
+    for path in place.glob("*.jsonl"):
+        write_files({RESULTS / options.network / path.name: text_writer(path.read_text(encoding="utf-8"))})
     print("\n".join(markdown(place)))
 
 

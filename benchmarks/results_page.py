@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import detector_results  # noqa: E402
+from benchmarks import chosen_networks, detector_results, estimators  # noqa: E402
 from benchmarks.claims import claims, matched, points  # noqa: E402
 from benchmarks.evidence import STUDY, Entry, Latencies, latencies_of, results_of  # noqa: E402
 
@@ -164,7 +164,13 @@ RENDERERS: dict[str, Callable[[], list[str]]] = {
     f"{kind} {network}": partial(make, network)
     for network in STUDY
     for kind, make in (("trained", trained), ("untrained", untrained), ("rivals", rivals), ("tables", tables))
-} | {"expected": expected, "detectors": _detectors, "claims": claims}
+} | {
+    "expected": expected,
+    "detectors": _detectors,
+    "claims": claims,
+    "estimators": estimators.results,
+    "chosen": chosen_networks.table,
+}
 
 
 def filled(text: str) -> str:
