@@ -28,6 +28,8 @@ torch.set_num_threads(1)
 if "PYTEST_XDIST_WORKER" in os.environ and "ONEDNN_MAX_CPU_ISA" in os.environ:
     torch.nn.functional.conv2d(torch.zeros(1, 3, 8, 8), torch.zeros(4, 3, 3, 3))
     del os.environ["ONEDNN_MAX_CPU_ISA"]
+# xdist tells its workers a width; tests see what is printed into a file, or state a width themselves.
+os.environ.pop("COLUMNS", None)
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 FIXED = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

@@ -56,8 +56,9 @@ def refusal(directory: Path, model: nn.Module, kind: type[Exception] = lm.LayerM
 
 
 def kept(directory: Path) -> dict[str, bytes]:
-    """All files but the page, which tells of everything that was done."""
-    return {name: content for name, content in contents(directory).items() if name != "report.html"}
+    """All files but the page and the model cards, which tell of everything that was done, and where."""
+    told = ("report.html", "README.md")
+    return {name: content for name, content in contents(directory).items() if Path(name).name not in told}
 
 
 # -- what comes out
@@ -133,6 +134,7 @@ def test_every_file_is_where_it_is_said_to_be(finished: tuple[Path, Result]) -> 
         "recovery.jsonl",
         "model.onnx",
         "result.json",
+        "README.md",
     ]
     expected = {str(PLACE / name) for name in [*own, *saved, *(f"unmerged/{name}" for name in saved)]}
     expected |= {str(PLACE.parent / "choice.json"), "recipe.yaml", "report.html", *TABLES}
