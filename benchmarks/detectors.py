@@ -37,6 +37,7 @@ from benchmarks.drawn_pictures import KINDS, draw_folder  # noqa: E402
 
 from layermerge.data.preparation import STATISTICS, Preparation, Statistics  # noqa: E402
 from layermerge.data.sets import Draw  # noqa: E402
+from layermerge.errors import InfeasibleBudget  # noqa: E402
 from layermerge.models import load_model  # noqa: E402
 from layermerge.runs.compress import compress_run  # noqa: E402
 from layermerge.runs.context import Context, open_context  # noqa: E402
@@ -110,7 +111,10 @@ def run(given: argparse.Namespace) -> None:
         finetune = TRAINING.model_copy(update={"steps": steps_within(context, given.minutes, label)})
         context = context.with_settings(context.settings.model_copy(update={"finetune": finetune, "label": label}))
     for budget in given.budget or BUDGETS:
-        print(compress_run(context, budget).report, flush=True)
+        try:
+            print(compress_run(context, budget).report, flush=True)
+        except InfeasibleBudget as error:
+            print(f"{budget}: {error}", flush=True)
 
 
 def steps_within(context: Context, minutes: float, label: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import shutil
@@ -27,7 +28,9 @@ import zoo
 from agreement import call, same_bits, tensors, worst
 from layermerge.errors import ArtifactError, MissingPackage
 from layermerge.runtimes import exporting
+from layermerge.runtimes.onnx_runtime import OnnxRuntime
 from solutions import random_solution, randomise
+from zoo_registry import random_tensor
 
 TOLERANCE = 1e-4
 Array = np.ndarray[Any, Any]
@@ -361,3 +364,46 @@ def test_ctrl_c_at_a_random_moment_of_a_real_export(tmp_path: Path, merged: Any,
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert code in (0, 1)
     assert [path.name for path in tmp_path.iterdir()] == (["model.onnx"] if code == 0 else [])
+
+
+class Steep(nn.Module):
+    """A map of probabilities that are near 0 or 1, as detectors of text give: what is rounded before it grows thousandfold."""
+
+    def __init__(self, slope: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.slope = slope
+        self.body = nn.Sequential(*(nn.Conv2d(16, 16, 3, padding=1) for _ in range(6)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.body(x)
+        return torch.sigmoid(self.slope * (y - y.mean((2, 3), keepdim=True)) / y.std((2, 3), keepdim=True))
+
+
+def test_a_network_that_rounds_coarsely_is_held_to_its_own_rounding(tmp_path: Path) -> None:
+    network, x = Steep(2000.0).eval(), random_tensor(2, 16, 40, 40)
+    with torch.no_grad():
+        own = worst(copy.deepcopy(network).double()(x.double()).float(), network(x))
+    assert own > TOLERANCE, "or the network says nothing"
+    assert lm.export(network, tmp_path / "model.onnx", x).is_file()
+
+
+@pytest.mark.parametrize(("slope", "apart"), [(1.0, 2e-4), (2000.0, 0.02), (1e8, 0.02)])
+def test_a_wrong_file_is_refused_however_coarsely_the_network_rounds(
+    slope: float, apart: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrongly(self: OnnxRuntime, path: Path) -> Any:
+        served = serve(self, path)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            (said,) = tensors(served(*args, **kwargs))
+            return said * (1 + apart)
+
+        call.names = served.names  # type: ignore[attr-defined]
+        return call
+
+    serve = OnnxRuntime.serve_file
+    monkeypatch.setattr(OnnxRuntime, "serve_file", wrongly)
+    with pytest.raises(ArtifactError, match="differs from the module by"):
+        lm.export(Steep(slope).eval(), tmp_path / "model.onnx", random_tensor(2, 16, 12, 12))
+    assert list(tmp_path.iterdir()) == []

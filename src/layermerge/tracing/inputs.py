@@ -105,6 +105,9 @@ class Inputs:
     def cloned(self) -> Inputs:
         return self._map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf)
 
+    def in_float64(self) -> Inputs:
+        return self._map(lambda leaf: leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf)
+
     def bound_to(self, model: nn.Module) -> dict[str, Any]:
         """The inputs by the names that the model's forward() gives them."""
         signature = inspect.signature(model.forward)
