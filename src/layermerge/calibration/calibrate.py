@@ -18,7 +18,7 @@ from layermerge.arguments import Count, checked
 from layermerge.calibration.fits import Effort
 from layermerge.calibration.mean_gates import take_means
 from layermerge.calibration.network_fit import NetworkFit
-from layermerge.calibration.norms import reestimate, stale_norms
+from layermerge.calibration.norms import follow, read_by_norms, stale_norms
 from layermerge.calibration.place_fit import Pair
 from layermerge.calibration.places import unchanged
 from layermerge.calibration.sample import Sample, Sources, batch_size_for
@@ -70,7 +70,7 @@ def calibrate(
         if (distance := _distance(trial, original, sample)) < least:
             best, least = trial, distance
         norms = stale_norms(best, unchanged(best, original))
-        before = reestimate(norms, Walk(best, sample.fitted, 0))
+        before = follow(norms, Walk(best, sample.fitted, 0), read_by_norms(original, Walk(original, sample.fitted, 0)))
         if not _distance(best, original, sample) < least:
             for buffer, value in before.items():
                 buffer.copy_(value)

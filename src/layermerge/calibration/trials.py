@@ -10,6 +10,7 @@ ranges never compute anything of the original twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, fx
 from layermerge.calibration.fits import Effort
 from layermerge.calibration.latest import Latest
 from layermerge.calibration.network_fit import NetworkFit
-from layermerge.calibration.norms import reestimate, stale_norms
+from layermerge.calibration.norms import Read, follow, read_by_norms, stale_norms
 from layermerge.calibration.place_fit import Pair, Shared
 from layermerge.calibration.places import Counterparts, Place, unchanged
 from layermerge.calibration.sample import Sample
@@ -66,11 +67,16 @@ class Trials:
         self._fit(net, same, first, lambda place: everything or place.region in near)
         first = first_change(net, same)  # a fit may have replaced the node
         assert first is not None, "what differed still does"
-        reestimate(stale_norms(net, same), self._fitted.behind(net, same, first, 0))
+        follow(stale_norms(net, same), self._fitted.behind(net, same, first, 0), self._read)
         if not everything:
             self._fit(net, same, first, lambda place: place.region is None)
         returned = self._scored.behind(net, same, first, 0).returned()
         return torch.cat([self.diverge(mine, theirs) for mine, theirs in zip(returned, self._outputs, strict=True)])
+
+    @cached_property
+    def _read(self) -> Read:
+        """What the original's norms read."""
+        return read_by_norms(self.original, Walk(self.original, self._fitted.batches, 0))
 
     def _fit(self, net: RewrittenModule, same: Counterparts, first: fx.Node, wanted: Callable[[Place], bool]) -> None:
         pairs = (self._pair(self._fitted, net, same, first), self._pair(self._held_out, net, same, first))

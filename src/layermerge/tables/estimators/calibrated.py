@@ -37,7 +37,7 @@ SCORED = 512
 """Held-out images that outputs are compared on, at most."""
 FAR = 1e3
 """The divergence of a network whose outputs are not finite."""
-_FITS = 1
+_FITS = 2
 """How entries are fitted; raised with every change to it, since rows that were fitted otherwise do not mix."""
 
 
