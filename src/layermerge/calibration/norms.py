@@ -23,19 +23,19 @@ from layermerge.tracing.modes import evaluating
 
 
 @dataclass(frozen=True)
-class Moments:
+class ChannelMoments:
     """Mean and variance of each channel of what a norm reads in one batch."""
 
     mean: Tensor
     variance: Tensor
 
     @staticmethod
-    def of(x: Tensor) -> Moments:
+    def of(x: Tensor) -> ChannelMoments:
         values = x.double().transpose(0, 1).flatten(1)
-        return Moments(values.mean(1), values.var(1, correction=0))
+        return ChannelMoments(values.mean(1), values.var(1, correction=0))
 
 
-Read = Mapping[str, Sequence[Moments]]
+Read = Mapping[str, Sequence[ChannelMoments]]
 """What norms have read, by name: batch by batch."""
 
 
@@ -88,10 +88,10 @@ def reestimate(norms: Sequence[Norm], walk: Walk) -> dict[Tensor, Tensor]:
 def read_by_norms(module: LiftedModule, walk: Walk) -> Read:
     """What all norms of a network read on the walk's batches."""
     norms = {name: part for name, part in module.named_modules() if isinstance(part, Norm)}
-    found: dict[str, list[Moments]] = {name: [] for name in norms}
+    found: dict[str, list[ChannelMoments]] = {name: [] for name in norms}
 
     def look(name: str, x: Tensor) -> None:
-        found[name].append(Moments.of(x))
+        found[name].append(ChannelMoments.of(x))
 
     with _watched(norms, look):
         _run(walk)
@@ -104,10 +104,10 @@ def follow(norms: Mapping[str, Norm], walk: Walk, original: Read) -> dict[Tensor
     One pass; each norm passes on what it will give once it is set. Returns what the buffers were.
     """
     before = {buffer: buffer.clone() for norm in norms.values() for buffer in norm.buffers()}
-    found: dict[str, list[Moments]] = {name: [] for name in norms}
+    found: dict[str, list[ChannelMoments]] = {name: [] for name in norms}
 
     def look(name: str, x: Tensor) -> Tensor:
-        theirs, mine = original[name][len(found[name])], Moments.of(x)
+        theirs, mine = original[name][len(found[name])], ChannelMoments.of(x)
         found[name].append(mine)
         slope = ((theirs.variance + norms[name].eps) / (mine.variance + norms[name].eps)).sqrt()
         slope, shift = slope.to(x), (theirs.mean - mine.mean * slope).to(x)
@@ -122,7 +122,7 @@ def follow(norms: Mapping[str, Norm], walk: Walk, original: Read) -> dict[Tensor
     return before
 
 
-def _set(norm: Norm, mine: Sequence[Moments], theirs: Sequence[Moments]) -> None:
+def _set(norm: Norm, mine: Sequence[ChannelMoments], theirs: Sequence[ChannelMoments]) -> None:
     means, variances = (
         [torch.stack([getattr(one, what) for one in seen]).mean(0) for seen in (mine, theirs)]
         for what in ("mean", "variance")
