@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks import evidence, results_page
-from benchmarks.claims import claims
+from benchmarks.claims import claims, verdict_of
 from benchmarks.evidence import Entry, Latencies, Made
 
 from layermerge.files import write_document
+from layermerge.reporting.score_change import ScoreChange
 from layermerge.runs.environment import environment_now
 from layermerge.runs.records import Report
 from layermerge.tasks.base import Score, bits_text
@@ -130,3 +131,19 @@ def test_a_claim_fails_where_one_rival_is_ahead_by_more_than_chance() -> None:
     assert said["joint choice beats one after the other"] == ["not run yet", "not known yet"]
     # 905 of 1,000 beside 910 of the control, five images lost and none won: the interval ends just below 0.
     assert said["a speed-up without loss"] == ["none yet", "not known yet"]
+
+
+def change(low: float, high: float) -> ScoreChange:
+    return ScoreChange((low + high) / 2, "paired", low, high)
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ([change(0.01, 0.02), change(0.001, 0.3)], "yes"),
+        ([change(0.01, 0.02), change(-0.01, 0.3)], "within chance"),
+        ([change(0.01, 0.02), change(-0.3, -0.01)], "**no**"),
+    ],
+)
+def test_one_comparison_may_spoil_a_claim(changes: list[ScoreChange], verdict: str) -> None:
+    assert verdict_of(changes) == verdict

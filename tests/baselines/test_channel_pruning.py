@@ -184,12 +184,12 @@ def conv_chain(widths: list[list[float]]) -> nn.Sequential:
 @pytest.mark.usefixtures("unrounded")
 def test_the_weakest_of_a_layer_or_of_the_whole_network_go() -> None:
     """Sizes by hand, in shares of the layer's mean, which is how groups are compared: the second layer's are all alike."""
-    net, x = conv_chain([[1.0, 9.0, 9.0, 9.0, 1.0, 1.0], [5.0, 5.0, 5.0, 5.0]]), image(3, 8, 8)(2)
+    net, x = conv_chain([[1.0, 9.0, 9.0, 9.0, 1.0, 9.0, 9.0, 9.0], [5.0, 5.0, 5.0, 5.0]]), image(3, 8, 8)(2)
     each: Any = prune_channels(net, x, 0.25, ChannelCriterion("magnitude", "layer"))
-    assert [each[0].out_channels, each[2].out_channels] == [4, 3]
-    whole: Any = prune_channels(net, x, 0.3, ChannelCriterion("magnitude", "network"))
-    assert [whole[0].out_channels, whole[2].out_channels] == [3, 4]
-    assert torch.equal(whole[0].weight, net[0].weight[[1, 2, 3]])  # type: ignore[index]
+    assert [each[0].out_channels, each[2].out_channels] == [6, 3]
+    whole: Any = prune_channels(net, x, 0.2, ChannelCriterion("magnitude", "network"))
+    assert [whole[0].out_channels, whole[2].out_channels] == [6, 4]
+    assert torch.equal(whole[0].weight, net[0].weight[[1, 2, 3, 5, 6, 7]])  # type: ignore[index]
 
 
 @pytest.mark.usefixtures("unrounded")

@@ -68,6 +68,16 @@ def test_scores_of_what_no_image_shows_hardly_count_and_do_not_dilute_the_others
     assert float(errors(rows(blind), rows(said), weights).mean()) == pytest.approx(1.0, abs=0.05)
 
 
+def test_scores_that_do_occur_count_alike_however_often() -> None:
+    """One in a hundred answers against one in two: variances differ by a factor of 25, and each is its own unit."""
+    draws = default_rng(4)
+    said = (draws.random((400, ANCHORS, 2)) < [0.5, 0.01]).astype(np.float32)
+    (weights,) = weights_of([rows(said)], [(ANCHORS, 2)])
+    units = said.astype(np.float64).var(0, ddof=1).mean(0)
+    assert units[0] / units[1] > 20
+    assert weights.view(ANCHORS, 2)[0].tolist() == pytest.approx((1 / units).tolist(), rel=1e-5)
+
+
 def test_a_kind_that_never_changes_is_counted_in_its_size() -> None:
     said = default_rng(3).normal(0, 1, (30, 20, 3)).astype(np.float32)
     said[..., 1], said[..., 2] = 5.0, 0.0
