@@ -80,7 +80,7 @@ def trained(epochs: int, budgets: Sequence[str], method: str = "layermerge") -> 
 RECIPES = {"demo": demo.RECIPE} | {
     network: ROOT / "recipes" / f"cifar10_{network}.yaml" for network in ("resnet20", "mobilenetv2", "resnet56")
 }
-STUDY: dict[str, list[Entry]] = {
+WANTED: dict[str, list[Entry]] = {
     "demo": [
         *untrained("layermerge", "channels"),
         *trained(10, ["75%", "60%", "45%"]),
@@ -126,7 +126,17 @@ STUDY: dict[str, list[Entry]] = {
         *trained(5, ["94%"], "depth"),
     ],
 }
-"""In the order in which it is run. Depth and LayerOnly reach only so far: their budgets are the tightest round ones they do."""
+"""Depth and LayerOnly reach only so far: their budgets are the tightest round ones they do."""
+
+
+def untrained_first(entries: Sequence[Entry]) -> list[Entry]:
+    """Every network without training ahead of those that are trained: choices are measured while nothing else runs."""
+    chosen = [Entry(entry.method, entry.budget, 0) for entry in entries if entry.method != CONTROL]
+    return [*dict.fromkeys([*chosen, *entries])]
+
+
+STUDY = {network: untrained_first(entries) for network, entries in WANTED.items()}
+"""In the order in which it is run."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +149,8 @@ class Made:
     recovery: tuple[tuple[float, float], ...]
     candidates: tuple[Candidate, ...] = ()
     """Of methods that solve over tables."""
+    channel_ratio: float | None = None
+    """Of channel pruning: the share of channels that went."""
     schema_version: Literal[2] = SCHEMA
 
 
@@ -220,7 +232,8 @@ class Study:
             curve = context.directory.variant(entry.method, entry.budget, entry.label).read_recovery()
             recovery = tuple((point.epoch, point.score) for point in curve)
             chosen = tuple(result.solution.candidates) if result.solution is not None else ()
-            write_document(path, Made(result.report, recovery, chosen))
+            share = context.directory.read_channels(entry.budget) if entry.method == "channels" else None
+            write_document(path, Made(result.report, recovery, chosen, share.ratio if share else None))
             print(result.report, flush=True)
 
     def criterion(self, budget: str = "75%") -> Criterion:

@@ -1,6 +1,7 @@
 """The run directory: the only place that knows which file is where. Every artifact has a typed way in and out.
 
-    RUN/recipe.yaml, plan.json, original.onnx, branches/, original.json, latency.jsonl, importance.jsonl, report.html
+    RUN/recipe.yaml, plan.json, original.onnx, branches/, answers/, original.json, latency.jsonl, importance.jsonl,
+        report.html
     RUN/METHOD/BUDGET/choice.json, channels.json
     RUN/METHOD/BUDGET/LABEL/variant.json, calibration.json, result.json, int8.json, README.md, model.onnx,
         model.int8.onnx, model.float16.onnx, what `finetune` and `save` write, calibrated/ and unmerged/
@@ -188,6 +189,11 @@ class RunDirectory(NetworkDirectory):
         return self.path / "branches" / f"{branch.work}.onnx"
 
     @property
+    def answers(self) -> Path:
+        """What the original says to training batches, for all that is distilled from it."""
+        return self.path / "answers"
+
+    @property
     def original_score(self) -> Path:
         return self.path / "original.json"
 
@@ -323,9 +329,11 @@ class RunDirectory(NetworkDirectory):
         known = read_document(path, Choice) if path.is_file() else None
         return known if known is not None and known.stamp == stamp else None
 
+    def read_channels(self, budget: str) -> ChannelShare:
+        return read_document(self.channels(budget), ChannelShare)
+
     def known_channels(self, budget: str, stamp: str) -> ChannelShare | None:
-        path = self.channels(budget)
-        known = read_document(path, ChannelShare) if path.is_file() else None
+        known = self.read_channels(budget) if self.channels(budget).is_file() else None
         return known if known is not None and known.stamp == stamp else None
 
     def known_score(self, stamp: str | None = None) -> OriginalScore | None:

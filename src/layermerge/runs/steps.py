@@ -294,7 +294,14 @@ def tune(context: Context, variant: Variant, net: RewrittenModule, recipe: Recip
     if recipe is not None:
         teacher = copy.deepcopy(context.teacher).to(device) if recipe.distill else None
         with stage("fine-tuning", "train the chosen network", place.recovery):
-            net = finetune(net.to(device), context.task, recipe, teacher=teacher, directory=place.path).to(home)
+            net = finetune(
+                net.to(device),
+                context.task,
+                recipe,
+                teacher=teacher,
+                answers=context.directory.answers,
+                directory=place.path,
+            ).to(home)
     if leads:
         save(place.unmerged.path, net)
     return net

@@ -52,17 +52,20 @@ def finetune(
     recipe: Recipe,
     *,
     teacher: nn.Module | None = None,
+    answers: FilePath | None = None,
     directory: FilePath | None = None,
     show_progress: bool = True,
     on_epoch: Callable[[Epoch], None] | None = None,
 ) -> Module:
     """Trains in place and returns the network, in the mode it came in, with averaged weights where the recipe asks.
 
-    The recipe's distillation learns from `teacher`. `directory` keeps a checkpoint and the recovery curve. To resume,
+    The recipe's distillation learns from `teacher`; `answers` is a folder where what it says is kept, so that other trainings
+    on the same batches need not ask again. `directory` keeps a checkpoint and the recovery curve. To resume,
     call it with the weights that the first call was given; what was trained since is in the directory.
     `on_epoch` gets each epoch of the recovery curve, in the first process only.
     """
-    trainer = Trainer(net, task, recipe, teacher=teacher, group=join_processes(_device(net)))
+    kept = None if answers is None else Path(answers)
+    trainer = Trainer(net, task, recipe, teacher=teacher, answers=kept, group=join_processes(_device(net)))
     leads = trainer.group.leads
     with (
         _opened(trainer, None if directory is None else Path(directory)) as (curve, keep),

@@ -12,13 +12,17 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import islice
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from layermerge.errors import TuningError
+from layermerge.files import document_digest, weights_digest
+from layermerge.memory import memory_kept
 from layermerge.tasks.base import Batch, Draw, Task, held_out_score
 from layermerge.tracing.modes import evaluating, modes_restored
+from layermerge.tuning.answers import KeptAnswers
 from layermerge.tuning.distill import Teacher
 from layermerge.tuning.distributed import ALONE, Group
 from layermerge.tuning.ema import WeightAverage, copy_into
@@ -32,10 +36,16 @@ class Trainer:
     """A training under way: network, optimizer, average of weights, and the number of steps taken."""
 
     def __init__(
-        self, net: nn.Module, task: Task, recipe: Recipe, *, teacher: nn.Module | None = None, group: Group = ALONE
+        self,
+        net: nn.Module,
+        task: Task,
+        recipe: Recipe,
+        *,
+        teacher: nn.Module | None = None,
+        answers: Path | None = None,
+        group: Group = ALONE,
     ) -> None:
         self.net, self.task, self.recipe, self.group = net, task, recipe, group
-        self.teacher = None if task.imitates else Teacher.of(recipe, net, teacher)
         self.share = group.share_batches_of(recipe.batch_size)
         per_epoch = task.steps_per_epoch(recipe.batch_size, recipe.subset)
         if per_epoch < 1:
@@ -50,6 +60,8 @@ class Trainer:
         self.network = group.wrap(net)
         self.average = WeightAverage(net, recipe.ema) if recipe.ema is not None else None
         self.step = 0
+        kept = self._kept_answers(answers, teacher) if answers is not None and teacher is not None else None
+        self.teacher = None if task.imitates else Teacher.of(recipe, net, teacher, kept)
 
     @property
     def epoch(self) -> float:
@@ -64,7 +76,7 @@ class Trainer:
         """Training mode, the teacher in eval mode; afterwards modes and the caller's random numbers are as before."""
         devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
         taught = evaluating(self.teacher.module) if self.teacher else nullcontext()
-        with modes_restored(self.net), taught, torch.random.fork_rng(devices), torch.enable_grad():
+        with modes_restored(self.net), taught, torch.random.fork_rng(devices), torch.enable_grad(), memory_kept():
             self.net.train()
             try:
                 yield
@@ -125,7 +137,13 @@ class Trainer:
         with torch.autocast(self.device.type, _DTYPES[precision], enabled=precision != "float32"):
             outputs = self.task.forward(self.network, batch)
             loss = self.task.loss(outputs, batch, label_smoothing=self.recipe.label_smoothing)
-            return self.teacher.mix(loss, outputs, batch, self.task) if self.teacher else loss
+            return self.teacher.mix(loss, outputs, batch, self.task, self.step) if self.teacher else loss
+
+    def _kept_answers(self, folder: Path, teacher: nn.Module) -> KeptAnswers:
+        """Under a name of all that answers depend on."""
+        drawn = self.recipe.model_dump(include={"seed", "batch_size", "subset", "precision", "channels_last"})
+        stamp = document_digest([weights_digest(teacher), self.task.describe(), drawn, self.share])
+        return KeptAnswers(folder, stamp, self.schedule.per_epoch, self.device)
 
     def _placed(self, batch: Batch) -> Batch:
         batch = tuple(tensor.to(self.device, non_blocking=True) for tensor in batch)
