@@ -107,7 +107,7 @@ def _without_channels(context: Context, budget: str) -> tuple[Variant, Rewritten
     return variant, net
 
 
-def _criterion(context: Context) -> ChannelCriterion:
+def criterion_of(context: Context) -> ChannelCriterion:
     """By what channels are ranked; gradients are of the task's own loss, on as many images as networks are calibrated on."""
     settings, task = context.settings, context.task
 
@@ -144,7 +144,7 @@ def _student(context: Context, budget: str) -> Result:
 
 def _pruned(context: Context, method: str, budget: str) -> tuple[Variant, RewrittenModule]:
     """The network with fewer channels; how many fewer is measured once, then read."""
-    criterion, file = _criterion(context), context.directory.channels(budget)
+    criterion, file = criterion_of(context), context.directory.channels(budget)
     stamp = document_digest([weights_digest(context.trace.module), criterion.measure, criterion.across])
     with stage("channels", "find how many channels fit the budget", file):
         whole_ms = original_ms(context)
