@@ -105,6 +105,20 @@ def test_an_epoch_that_is_resumed_is_not_kept_in_part(tmp_path: Path) -> None:
     assert [file.stem.rsplit("-")[-1] for file in folder.iterdir()] == ["1"]
 
 
+def test_what_another_training_writes_meanwhile_is_taken_up(tmp_path: Path) -> None:
+    class Late(Counting):
+        """The other training ends while this one is in its first epoch."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.asked == 2:
+                train(tmp_path, teacher())
+            return super().forward(x)
+
+    late = Late(network(seed=11)).eval()
+    assert same(train(tmp_path, late), train(None, teacher()))
+    assert late.asked == 3 + 1
+
+
 def test_too_many_to_keep_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "LARGEST", 4 * 16 * 5 * 4 - 1)  # batches, images, classes, bytes
     train(tmp_path, teacher())

@@ -31,21 +31,23 @@ class KeptAnswers:
         self.folder, self.stamp, self.per_epoch, self.device = folder, stamp, per_epoch, device
         self._epoch = -1
         self._known: Tensor | None = None
+        self._doubted = False
         self._heard: list[Tensor] = []
 
     def at(self, step: int, ask: Callable[[], Any]) -> Any:
         """The answer to the batch of a step; steps are taken in order, from anywhere."""
         epoch, place = divmod(step, self.per_epoch)
-        begins = epoch != self._epoch
-        if begins:
-            self._epoch, self._heard, self._known = epoch, [], self._read(self._file(epoch))
-        if self._known is not None and not begins:
-            return self._known[place]
-        answer = ask()
-        if self._known is not None and not _same(self._known[place], answer):
-            self._known = None
+        if epoch != self._epoch:
+            self._epoch, self._heard, self._known, self._doubted = epoch, [], None, False
         if self._known is not None:
             return self._known[place]
+        answer, file = ask(), self._file(epoch)
+        if not self._doubted and file.is_file():  # there from the start, or another training has just written it
+            known = self._read(file)
+            if known is not None and _same(known[place], answer):
+                self._known = known
+                return known[place]
+            self._doubted = True  # asked for again, and replaced
         self._hear(place, answer)
         return answer
 
@@ -67,12 +69,10 @@ class KeptAnswers:
             write_files({self._file(self._epoch): write})
 
     def _read(self, file: Path) -> Tensor | None:
-        if not file.is_file():
-            return None
         try:
             known = load_file(file, device=str(self.device))[_NAME]
         except (SafetensorError, OSError, KeyError):
-            return None  # damaged: asked for again, and replaced
+            return None
         return known if len(known) == self.per_epoch else None
 
 
