@@ -13,10 +13,13 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
+from unittest.mock import patch
 
 import torch
 
@@ -34,23 +37,33 @@ from layermerge.tuning.recipe import Distillation, Recipe  # noqa: E402
 from layermerge.tuning.trainer import Trainer  # noqa: E402
 
 STEPS = 5
+GIVEN_BACK = "channels_last, memory given back"
+KEPT = "channels_last, distilled, answers kept"
+COMPILED = "channels_last, compiled"
 WAYS: dict[str, dict[str, object]] = {
     "float32": {},
     "channels_last": {"channels_last": True},
     "bfloat16": {"precision": "bfloat16"},
     "bfloat16, channels_last": {"precision": "bfloat16", "channels_last": True},
+    GIVEN_BACK: {"channels_last": True},
     "channels_last, distilled": {"channels_last": True, "distill": Distillation()},
+    KEPT: {"channels_last": True, "distill": Distillation()},
 }
 
 
-def stepper(net: torch.nn.Module, task: Task, recipe: Recipe, compiled: bool) -> Callable[[], float]:
-    """Seconds a step, over a few."""
-    trainer = Trainer(copy.deepcopy(net), task, recipe, teacher=net)
-    if compiled:
+def stepper(net: torch.nn.Module, task: Task, recipe: Recipe, name: str, answers: Path) -> Callable[[], float]:
+    """Seconds a step, over a few; each time the same few, where answers are kept."""
+    keep = name == KEPT
+    recipe = recipe.model_copy(update={"subset": STEPS * recipe.batch_size}) if keep else recipe
+    trainer = Trainer(copy.deepcopy(net), task, recipe, teacher=net, answers=answers if keep else None)
+    if name == COMPILED:
         trainer.network.compile()
+    usual = patch("layermerge.tuning.trainer.memory_kept", nullcontext)
 
     def run() -> float:
-        with trainer.session():
+        if keep:
+            trainer.step = 0
+        with usual if name == GIVEN_BACK else nullcontext(), trainer.session():
             began = time.perf_counter()
             for _, _ in zip(range(STEPS), trainer.run(), strict=False):
                 pass
@@ -74,13 +87,11 @@ def main() -> None:
     context = open_run(read_recipe(RECIPES[options.network], changes), Path("runs/finetuning_speed") / options.network)
     menu = plan(context.trace, context.settings.rules)
     net = rewrite(context.trace, [menu[drawn(menu, 1)[0]]])
-    ways = {name: (how, False) for name, how in WAYS.items()}
-    if options.compile:
-        ways["channels_last, compiled"] = ({"channels_last": True}, True)
+    ways = WAYS | ({COMPILED: {"channels_last": True}} if options.compile else {})
     base = Recipe(steps=10**6, batch_size=64, lr=0.001)
+    answers = Path(tempfile.mkdtemp())
     steppers = {
-        name: stepper(net, context.task, base.model_copy(update=how), compiled)
-        for name, (how, compiled) in ways.items()
+        name: stepper(net, context.task, base.model_copy(update=how), name, answers) for name, how in ways.items()
     }
     for run in steppers.values():
         run()  # warm
