@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from benchmarks import diffusion_results
 from benchmarks.evidence import STUDY, Entry, latencies_of, results_of
 
 from layermerge.reporting.score_change import ScoreChange, score_change
@@ -108,6 +109,14 @@ def _lossless() -> Outcome:
     return Outcome(best[1], "yes" if best[0] > 1.0 else "**no**") if best else Outcome("none yet", "not known yet")
 
 
+def _diffusion() -> Outcome:
+    """Lower noise loss than Depth and LayerOnly, of the same U-Net at the same budget."""
+    leads = diffusion_results.orderings()
+    changes = [ScoreChange(gain, "paired", low, high) for _, (gain, low, high) in leads]
+    told = "; ".join(f"{rival} {diffusion_results.shown(lead)}" for rival, lead in leads)
+    return Outcome(told, verdict_of(changes)) if leads else NOT_RUN
+
+
 CLAIMS: tuple[tuple[str, str, Callable[[], Outcome]], ...] = (
     (
         "more accurate than Depth at the same latency",
@@ -137,6 +146,11 @@ CLAIMS: tuple[tuple[str, str, Callable[[], Outcome]], ...] = (
         "still ahead with few epochs",
         "MobileNetV2 1.0: 20 epochs instead of 180",
         _against("layeronly", "channels", epochs=lambda count: count == 1),
+    ),
+    (
+        "better than Depth and LayerOnly on a diffusion U-Net",
+        "DDPM, CIFAR-10: lower FID at each budget, also after channel pruning",
+        _diffusion,
     ),
 )
 

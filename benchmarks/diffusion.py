@@ -1,18 +1,19 @@
-"""Diffusion: LayerMerge and its rivals on a small U-Net, noise loss and KID against the measured latency of a step.
+"""Diffusion: LayerMerge and its rivals on a small U-Net: noise loss, KID and FID against the measured latency of a step.
 
     python benchmarks/train_small_unet.py --data fashion-mnist:DIR --out DIR
     python benchmarks/diffusion.py --model DIR --data fashion-mnist:DIR --extractor FILE.pt
+    python benchmarks/results_page.py
 
-Every network is sampled from the same start noise through its exported file. Everything resumes: run it again to remake the
-tables and pictures in benchmarks/results/small_unet/. `--part samples --part figures` looks only at networks that are there.
+Every network is sampled from the same start noise through its exported file. Everything resumes; each network leaves a file in
+benchmarks/results/diffusion and a grid of its samples in benchmarks/pictures.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,18 +25,18 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.side_by_side import side_by_side  # noqa: E402
+from benchmarks.diffusion_results import METHODS, DiffusionResult, Lead, name_of, write_result  # noqa: E402
 
 from layermerge.data.images import ArrayImages  # noqa: E402
 from layermerge.errors import LayerMergeError  # noqa: E402
-from layermerge.files import text_writer, write_files  # noqa: E402
-from layermerge.reporting.plots import MethodPoint, plot_accuracy  # noqa: E402
 from layermerge.runs.context import Context  # noqa: E402
 from layermerge.runs.directory import VariantDirectory  # noqa: E402
+from layermerge.runs.environment import environment_now  # noqa: E402
 from layermerge.runs.methods import run_control, run_method  # noqa: E402
 from layermerge.runs.opening import open_run  # noqa: E402
 from layermerge.runs.recipe import read_recipe  # noqa: E402
 from layermerge.runs.records import CONTROL, Report  # noqa: E402
+from layermerge.runtimes.clock import ClockSettings  # noqa: E402
 from layermerge.runtimes.registry import make_runtime  # noqa: E402
 from layermerge.sampling.ddim import sample  # noqa: E402
 from layermerge.sampling.pictures import to_pixels, write_grid  # noqa: E402
@@ -43,16 +44,20 @@ from layermerge.sampling.quality import TorchScriptExtractor, features_of, fid, 
 from layermerge.tasks import load_images  # noqa: E402
 from layermerge.tasks.diffusion import Diffusion  # noqa: E402
 
-METHODS = ("layermerge", "depth", "layeronly")
-DELTA = "layermerge-delta"
-"""LayerMerge with the sum of differences as its objective."""
-ON_PRUNED = ("channels", "channels+layermerge", "channels+depth", "channels+layeronly")
+BUDGETS = ("85%", "75%")
 FURTHER = "60%"
 """Where methods take a network whose channels were pruned to the last budget."""
-SAMPLES = "samples.npy"
-SUBSETS, SUBSET_SIZE = 50, 500
-Kid = tuple[float, float]
-"""Mean and spread over subsets."""
+STUDY = [
+    (CONTROL, "100%"),
+    *((method, budget) for budget in BUDGETS for method in METHODS),
+    ("channels", BUDGETS[-1]),
+    ("channels", FURTHER),
+    *((f"channels+{method}", FURTHER) for method in METHODS),
+]
+RUNTIMES = ("onnxruntime", "openvino")
+CLOCK = ClockSettings(least_rounds=100, most_rounds=3000, seconds=20.0, spread=0.003, least_seconds=10.0)
+PICTURES = ROOT / "benchmarks" / "pictures"
+SUBSETS, SUBSET_SIZE = 100, 500
 
 
 @dataclass(frozen=True)
@@ -60,170 +65,125 @@ class Bench:
     """The run, and how its networks are sampled and judged."""
 
     run: Context
-    methods: tuple[str, ...]
-    budgets: tuple[str, ...]
     extractor: Path
-    reference: Path | str
+    data: str
     count: int
     steps: int
-    out: Path
+
+    @property
+    def task(self) -> Diffusion:
+        assert isinstance(self.run.task, Diffusion)
+        return self.run.task
 
     @cached_property
-    def finished(self) -> list[tuple[Report, Path]]:
-        """The control first, then by method and budget."""
-        found = []
-        for place in self.run.directory.variants():
-            report = place.read_result()
-            if report is not None and not report.first_of_two:
-                found.append((report, place.path))
-        order = [CONTROL, *METHODS, DELTA, *ON_PRUNED]
-        return sorted(found, key=lambda pair: (order.index(pair[0].method), -pair[0].budget_ms))
+    def judge(self) -> TorchScriptExtractor:
+        return TorchScriptExtractor(self.extractor)
+
+    def finished(self) -> Iterator[tuple[Report, VariantDirectory]]:
+        """What there is, in the study's order."""
+        for method, budget in STUDY:
+            place = self.run.directory.variant(method, budget, self.run.settings.label)
+            if (report := place.read_result()) is not None:
+                yield report, place
+
+    def features(self, pixels: Tensor) -> Tensor:
+        return features_of(pixels, self.judge, cache=self.run.directory.path / "features", show_progress=True)
 
 
 def networks(bench: Bench) -> None:
-    """Every method at every budget, then channel pruning to the last, alone and followed by each; equal fine-tuning for all."""
-    if CONTROL in bench.methods:
-        run_control(bench.run)
-    run = bench.run
-    further = run.with_settings(run.settings.model_copy(update={"first_budget": bench.budgets[-1]}))
-    summed = run.with_settings(run.settings.model_copy(update={"objective": "delta"}))
-    hows = {method: (run, method) for method in METHODS} | {DELTA: (summed, "layermerge")}
-    wanted = [(*hows[name], budget, name) for budget in bench.budgets for name in hows]
-    wanted += [(run, ON_PRUNED[0], bench.budgets[-1], ON_PRUNED[0])]
-    wanted += [(further, method, FURTHER, method) for method in ON_PRUNED[1:]]
-    for how, method, budget, name in wanted:
-        if name not in bench.methods:
-            continue
+    """Every method at every budget, then each on a network with fewer channels; equal fine-tuning for all."""
+    settings = bench.run.settings.model_copy(update={"first_budget": BUDGETS[-1]})
+    run = bench.run.with_settings(settings)
+    for method, budget in STUDY:
         try:
-            print(run_method(how, method, budget).report, flush=True)
+            result = run_control(run) if method == CONTROL else run_method(run, method, budget)
+            print(result.report, flush=True)
         except LayerMergeError as error:
             print(f"{method} at {budget}: {error}", flush=True)
 
 
 def samples(bench: Bench) -> None:
     """Images of every network, and their features."""
-    judge = TorchScriptExtractor(bench.extractor)
-    features_of(_reference(bench), judge, cache=bench.run.directory.path / "features")
-    for report, place in bench.finished:
-        if report.method not in bench.methods:
-            continue
+    bench.features(_real(bench))
+    for report, place in bench.finished():
         images = _samples(bench, place)
-        features_of(to_pixels(images), judge, cache=bench.run.directory.path / "features")
+        bench.features(to_pixels(images))
+        grid = PICTURES / f"samples-{name_of(report.method, report.budget)}.png"
+        write_grid(images[:40], grid, columns=20)
         print(f"{report.method} at {report.budget}: {len(images)} images sampled and looked at", flush=True)
 
 
 def figures(bench: Bench) -> None:
-    """The table, the plots and the grids."""
-    reports = [report for report, _ in bench.finished]
-    places = [place for _, place in bench.finished]
-    timed = side_by_side(bench.run, reports)
-    judge, cache = TorchScriptExtractor(bench.extractor), bench.run.directory.path / "features"
-    real = features_of(_reference(bench), judge, cache=cache)
-    rows: list[tuple[Report, Kid | None]] = []
-    for report, place in zip(timed, places, strict=True):
-        if not (place / SAMPLES).is_file():  # left out of the samples by --method
-            rows.append((report, None))
-            continue
-        own = features_of(to_pixels(_samples(bench, place)), judge, cache=cache)
-        rows.append((report, kid(own, real, subsets=SUBSETS, subset_size=SUBSET_SIZE)))
-    _write_table(bench, rows)
-    judged = [(report, *found) for report, found in rows if found is not None]
-    for name, title, points in (
-        ("noise_loss", "noise loss", [_point(r, r.score.value, r.score.low, r.score.high) for r, _ in rows]),
-        ("kid", "KID x 1000", [_point(r, 1000 * m, 1000 * (m - s), 1000 * (m + s)) for r, m, s in judged]),
-    ):
-        for suffix in (".png", ".svg"):
-            plot_accuracy(points, bench.out / f"{name}{suffix}", score=title)
-    for report, place in zip(reports, places, strict=True):
-        if not (place / SAMPLES).is_file():
-            continue
-        name = f"{report.method}-{report.budget.rstrip('%')}".replace("+", "-")
-        write_grid(_samples(bench, place)[:40], bench.out / f"samples-{name}.png", columns=10)
+    """Latency of all files in one run on each runtime, noise losses image by image, KID and FID."""
+    found = list(bench.finished())
+    files = {name_of(report.method, report.budget): place.exported for report, place in found}
+    inputs = bench.run.trace.inputs.resized(bench.run.settings.batch_size)
+    taken: dict[str, dict[str, float]] = {}
+    for name in RUNTIMES:
+        runtime = make_runtime(name)
+        timed = {"": bench.run.directory.original} | files
+        clocked = runtime.time({key: runtime.prepare_file(file, inputs) for key, file in timed.items()}, CLOCK)
+        taken[name] = {key: round(sample.value_ms, 5) for key, sample in clocked.items()}
+    server = make_runtime("onnxruntime")
+    losses = {name: bench.task.test_losses(server.serve_file(file)) for name, file in files.items()}
+    real = bench.features(_real(bench))
+    for report, place in found:
+        name = name_of(report.method, report.budget)
+        own = bench.features(to_pixels(_samples(bench, place)))
+        mean, spread = kid(own, real, subsets=SUBSETS, subset_size=SUBSET_SIZE)
+        write_result(
+            DiffusionResult(
+                report,
+                tuple((point.epoch, point.score) for point in place.read_recovery()),
+                tuple(place.read_solution().candidates),
+                {runtime: times[name] for runtime, times in taken.items()},
+                {runtime: times[""] for runtime, times in taken.items()},
+                len(own),
+                bench.steps,
+                mean,
+                spread,
+                fid(own, real) if len(own) >= own.shape[1] else None,
+                {other: lead_over(losses[name], theirs) for other, theirs in losses.items() if other != name},
+                environment_now(),
+            )
+        )
+        print(f"{name}: KID x 1000 {1000 * mean:.1f}", flush=True)
 
 
-def frechet(bench: Bench) -> None:
-    """FID of the control with as many samples as features have dimensions: slow."""
-    judge, cache = TorchScriptExtractor(bench.extractor), bench.run.directory.path / "features"
-    control = next(place for report, place in bench.finished if report.method == CONTROL)
-    many = _drawn(bench, control, 2048)
-    own = features_of(to_pixels(many), judge, cache=cache)
-    real = features_of(_real(bench, 2048), judge, cache=cache)
-    print(f"FID of the original, fine-tuned, on 2,048 samples: {fid(own, real):.2f}")
+def lead_over(mine: Tensor, theirs: Tensor) -> Lead:
+    """How much lower losses are, as a mean over the same images and noise, with its 95 % interval."""
+    apart = theirs - mine
+    gain, half = float(apart.mean()), 1.96 * float(apart.std()) / math.sqrt(len(apart))
+    return gain, gain - half, gain + half
 
 
-def _reference(bench: Bench) -> Tensor:
-    return _real(bench, bench.count)
-
-
-def _real(bench: Bench, count: int) -> Tensor:
+def _real(bench: Bench) -> Tensor:
     """Real test images: what no network was trained on."""
-    _, test = load_images(str(bench.reference))
+    _, test = load_images(bench.data)
     assert isinstance(test, ArrayImages)
-    return test.pixels[:count]
+    return test.pixels[: bench.count]
 
 
-def _samples(bench: Bench, place: Path) -> Tensor:
+def _samples(bench: Bench, place: VariantDirectory) -> Tensor:
     """Sampled once, then read."""
-    file = place / SAMPLES
+    file = place.path / "samples.npy"
     if not file.is_file() or len(np.load(file, mmap_mode="r", allow_pickle=False)) != bench.count:
-        np.save(file, _drawn(bench, place, bench.count).numpy())
+        shape = tuple(bench.task.example_inputs()[0].shape[1:])
+        network = make_runtime("onnxruntime").serve_file(place.exported)
+        drawn = sample(
+            network,
+            bench.task.schedule,
+            shape,
+            count=bench.count,
+            steps=bench.steps,
+            spacing="quadratic",
+            show_progress=True,
+        )
+        np.save(file, drawn.numpy())
     return torch.from_numpy(np.load(file, allow_pickle=False))
 
 
-def _drawn(bench: Bench, place: Path, count: int) -> Tensor:
-    task = bench.run.task
-    assert isinstance(task, Diffusion)
-    shape = tuple(task.example_inputs()[0].shape[1:])
-    network = make_runtime("onnxruntime").serve_file(VariantDirectory(place).exported)
-    return sample(
-        network, task.schedule, shape, count=count, steps=bench.steps, spacing="quadratic", show_progress=True
-    )
-
-
-def _write_table(bench: Bench, rows: Sequence[tuple[Report, Kid | None]]) -> None:
-    first = rows[0][0]
-    lines = [
-        f"Original: {first.original_ms:.2f} ms a step of {first.batch_size} images on {first.runtime} "
-        f"({first.threads} thread), noise loss {first.original_score.value:.5f}, {first.convs_before} convs.",
-        "",
-        "| method | budget | ms a step | speed-up | noise loss | 95 % interval | KID x 1000 | convs |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {'original, fine-tuned' if r.method == CONTROL else r.method} | {r.budget} | {r.measured_ms:.2f} "
-        f"| {r.speed_up:.2f}x | {r.score.value:.5f} | {r.score.low:.5f} - {r.score.high:.5f} "
-        f"| {'-' if found is None else f'{1000 * found[0]:.1f} ± {1000 * found[1]:.1f}'} | {r.convs_after} |"
-        for r, found in rows
-    ]
-    costs = {r.method: r.cost for r, _ in rows if r.cost.entries}
-    lines += ["", "| method | entries | scored | ruled out | workloads timed | latency s | importance s |"]
-    lines += ["|---|---|---|---|---|---|---|"]
-    lines += [
-        f"| {method} | {c.entries} | {c.scored} | {c.ruled_out} | {c.workloads} | {c.latency_seconds:.0f} "
-        f"| {c.importance_seconds:.0f} |"
-        for method, c in costs.items()
-    ]
-    write_files({bench.out / "comparison.md": text_writer("\n".join([*lines, ""]))})
-    with (bench.out / "comparison.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            ["method", "budget", "measured_ms", "speed_up", "noise_loss", "low", "high", "kid", "kid_std", "convs"]
-        )
-        for r, found in rows:
-            score = (r.score.value, r.score.low, r.score.high)
-            writer.writerow(
-                [r.method, r.budget, r.measured_ms, r.speed_up, *score, *(found or ("", "")), r.convs_after]
-            )
-    print("\n".join(lines))
-
-
-def _point(report: Report, value: float, low: float | None, high: float | None) -> MethodPoint:
-    name = "original, fine-tuned" if report.method == CONTROL else report.method
-    control = report.method == CONTROL
-    return MethodPoint(name, report.budget, report.measured_ms, report.original_ms, value, low, high, control)
-
-
-PARTS = {part.__name__: part for part in (networks, samples, figures, frechet)}
+PARTS = {part.__name__: part for part in (networks, samples, figures)}
 
 
 def main() -> None:
@@ -232,23 +192,16 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="fashion-mnist:DIR")
     parser.add_argument("--extractor", type=Path, required=True, help="an Inception network as a TorchScript file")
     parser.add_argument("--run-dir", type=Path, default=ROOT / "runs" / "small_unet")
-    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--count", type=int, default=2048)
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--method", action="append", help="only this one, or original; repeatable")
-    parser.add_argument(
-        "--part", action="append", choices=PARTS, help="only this; repeatable. frechet only when asked for"
-    )
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this; repeatable")
     given = parser.parse_args()
     torch.set_num_threads(1)
     changes = {"model": f"diffusers:{given.model}", "data.source": given.data, "workers": given.workers}
-    recipe = read_recipe(ROOT / "recipes" / "fashion_mnist_unet.yaml", changes)
-    run = open_run(recipe, given.run_dir)
-    out = ROOT / "benchmarks" / "results" / "small_unet"
-    out.mkdir(parents=True, exist_ok=True)
-    methods = tuple(given.method or (CONTROL, *METHODS, DELTA, *ON_PRUNED))
-    bench = Bench(run, methods, recipe.budgets, given.extractor, given.data, given.count, given.steps, out)
-    for name in given.part or ["networks", "samples", "figures"]:
+    run = open_run(read_recipe(ROOT / "recipes" / "fashion_mnist_unet.yaml", changes), given.run_dir)
+    bench = Bench(run, given.extractor, given.data, given.count, given.steps)
+    for name in given.part or PARTS:
         print(f"-- {name}: {PARTS[name].__doc__}", flush=True)
         PARTS[name](bench)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import chosen_networks, detector_results, estimators  # noqa: E402
+from benchmarks import chosen_networks, detector_results, diffusion_results, estimators  # noqa: E402
 from benchmarks.claims import claims, matched, points  # noqa: E402
 from benchmarks.evidence import STUDY, Entry, Latencies, latencies_of, results_of  # noqa: E402
 
@@ -188,6 +188,7 @@ RENDERERS: dict[str, Callable[[], list[str]]] = {
     "expected": expected,
     "expected-briefly": partial(expected, ("75%", "60%")),
     "detectors": _detectors,
+    "diffusion": diffusion_results.table,
     "claims": claims,
     "estimators": estimators.results,
     "chosen": chosen_networks.table,

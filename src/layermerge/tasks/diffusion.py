@@ -120,10 +120,15 @@ class Diffusion(Task):
 
     @checked(DataError)
     def test(self, network: Network) -> Score:
-        losses = self._losses(network, self._sets.test_batches(), _TEST)
+        losses = self.test_losses(network)
         mean = float(losses.mean())
         half = 1.96 * float(losses.std()) / math.sqrt(len(losses)) if len(losses) > 1 else 0.0
         return Score("noise loss", mean, len(losses), mean - half, mean + half, kind="loss")
+
+    @checked(DataError)
+    def test_losses(self, network: Network) -> Tensor:
+        """Of each test image, always with the same noise: two networks can be compared image by image."""
+        return self._losses(network, self._sets.test_batches(), _TEST)
 
     def describe(self) -> dict[str, Scalar]:
         return {

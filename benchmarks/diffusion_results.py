@@ -1,0 +1,118 @@
+"""Results of the diffusion benchmark: a JSON file a network, and the tables that are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from layermerge.files import SCHEMA, STRICT, read_document, write_document
+from layermerge.planning.candidate import Candidate
+from layermerge.runs.records import CONTROL, Environment, Report
+
+RESULTS = Path(__file__).resolve().parent / "results" / "diffusion"
+METHODS = ("layermerge", "depth", "layeronly")
+ORDER = (CONTROL, *METHODS, "channels", *(f"channels+{method}" for method in METHODS))
+NOT_RUN = "Not run yet: `python benchmarks/diffusion.py`."
+Lead = tuple[float, float, float]
+"""By how much a loss is lower than another's, image by image on the same noise, and the 95 % interval of that."""
+
+
+@dataclass(frozen=True)
+class DiffusionResult:
+    """NAME.json: a network's figures; all files were timed in one run, and sampled from the same start noise."""
+
+    __pydantic_config__ = STRICT
+
+    report: Report
+    recovery: tuple[tuple[float, float], ...]
+    candidates: tuple[Candidate, ...]
+    milliseconds: dict[str, float]
+    """Of a step of the report's batch, by runtime."""
+    original_milliseconds: dict[str, float]
+    samples: int
+    steps: int
+    """Of DDIM for each sample."""
+    kid: float
+    kid_spread: float
+    """Over subsets."""
+    fid: float | None
+    """None from fewer samples than features have dimensions."""
+    lead: dict[str, Lead]
+    """Over the others, by their names: how much lower the noise loss on all test images is."""
+    environment: Environment
+    schema_version: Literal[2] = SCHEMA
+
+    @property
+    def name(self) -> str:
+        return name_of(self.report.method, self.report.budget)
+
+
+def name_of(method: str, budget: str) -> str:
+    return f"{method}-{budget.replace('%', 'pct')}"
+
+
+def write_result(result: DiffusionResult, folder: Path = RESULTS) -> None:
+    write_document(folder / f"{result.name}.json", result)
+
+
+def read_results(folder: Path = RESULTS) -> list[DiffusionResult]:
+    """By method, then from the largest budget down."""
+    found = [read_document(path, DiffusionResult) for path in sorted(folder.glob("*.json"))]
+    return sorted(found, key=lambda one: (ORDER.index(one.report.method), -one.report.budget_ms))
+
+
+def table(results: Sequence[DiffusionResult] | None = None) -> list[str]:
+    """Lines of Markdown: one a network, then what they were measured on."""
+    found = read_results() if results is None else results
+    if not found:
+        return [NOT_RUN]
+    lines = [
+        "| method | budget | onnxruntime | OpenVINO | noise loss | below the control's (paired 95 %) | KID x 1000 | FID | "
+        "convs |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    control = name_of(CONTROL, "100%")
+    for one in found:
+        report = one.report
+        name = "original, fine-tuned" if report.method == CONTROL else report.method
+        lead = "" if report.method == CONTROL or control not in one.lead else shown(one.lead[control])
+        distance = "-" if one.fid is None else f"{one.fid:.1f}"
+        lines.append(
+            f"| {name} | {report.budget} | {_time(one, 'onnxruntime')} | {_time(one, 'openvino')} | {report.score.value:.5f} | "
+            f"{lead} | {1000 * one.kid:.1f} ± {1000 * one.kid_spread:.1f} | {distance} | {report.convs_after} |"
+        )
+    first = found[0]
+    made = first.environment
+    return [
+        *lines,
+        "",
+        f"A step is of {first.report.batch_size} images, one thread. Noise loss on {first.report.score.count:,} test images; "
+        f"the untouched network's is {first.report.original_score.value:.5f}. {first.samples:,} samples of {first.steps} steps "
+        f"each, KID as mean and spread over subsets. {made.processor}, commit {made.commit}, {made.finished[:10]}.",
+    ]
+
+
+def orderings(results: Sequence[DiffusionResult] | None = None) -> list[tuple[str, Lead]]:
+    """LayerMerge's lead over Depth and LayerOnly wherever both took the same network to the same budget."""
+    found = {one.name: one for one in (read_results() if results is None else results)}
+    leads: list[tuple[str, Lead]] = []
+    for one in found.values():
+        before, _, last = one.report.method.rpartition("+")
+        if last != "layermerge":
+            continue
+        for rival in METHODS[1:]:
+            other = name_of(f"{before}+{rival}" if before else rival, one.report.budget)
+            if other in one.lead:
+                leads.append((f"{rival}{' after channels' if before else ''} at {one.report.budget}", one.lead[other]))
+    return leads
+
+
+def shown(lead: Lead) -> str:
+    return f"{lead[0]:+.5f} ({lead[1]:+.5f} to {lead[2]:+.5f})"
+
+
+def _time(one: DiffusionResult, runtime: str) -> str:
+    own: Mapping[str, float] = one.milliseconds
+    return f"{own[runtime]:.2f} ms ({one.original_milliseconds[runtime] / own[runtime]:.2f}x)"
