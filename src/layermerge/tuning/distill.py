@@ -29,7 +29,7 @@ class Teacher:
     """Where its answers are kept for other trainings on the same batches."""
 
     @staticmethod
-    def of(recipe: Recipe, net: nn.Module, module: nn.Module | None, kept: KeptAnswers | None = None) -> Teacher | None:
+    def of(recipe: Recipe, net: nn.Module, module: nn.Module | None) -> Teacher | None:
         """The recipe's teacher; a module that the recipe has no use for is left alone."""
         if recipe.distill is None:
             return None
@@ -37,7 +37,7 @@ class Teacher:
             raise TuningError("the recipe distills but there is no teacher; pass teacher=, or remove distill")
         if module is net:
             raise TuningError("the network cannot be its own teacher; pass a copy of the original as teacher=")
-        return Teacher(module, recipe.distill, kept)
+        return Teacher(module, recipe.distill)
 
     def mix(self, loss: Tensor, outputs: Any, batch: Batch, task: Task, step: int) -> Tensor:
         def ask() -> Any:

@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -46,6 +47,7 @@ class Trainer:
         group: Group = ALONE,
     ) -> None:
         self.net, self.task, self.recipe, self.group = net, task, recipe, group
+        self.teacher = None if task.imitates else Teacher.of(recipe, net, teacher)
         self.share = group.share_batches_of(recipe.batch_size)
         per_epoch = task.steps_per_epoch(recipe.batch_size, recipe.subset)
         if per_epoch < 1:
@@ -60,8 +62,8 @@ class Trainer:
         self.network = group.wrap(net)
         self.average = WeightAverage(net, recipe.ema) if recipe.ema is not None else None
         self.step = 0
-        kept = self._kept_answers(answers, teacher) if answers is not None and teacher is not None else None
-        self.teacher = None if task.imitates else Teacher.of(recipe, net, teacher, kept)
+        if self.teacher is not None and answers is not None:
+            self.teacher = replace(self.teacher, kept=self._kept_answers(answers, self.teacher.module))
 
     @property
     def epoch(self) -> float:

@@ -1,0 +1,110 @@
+"""The diffusion benchmark's figures, by hand: paired differences, the table, and who is compared with whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks import diffusion_results
+from benchmarks.claims import claims
+from benchmarks.diffusion import STUDY, lead_over
+from benchmarks.diffusion_results import DiffusionResult, Lead, name_of, orderings, read_results, table, write_result
+
+from layermerge.runs.environment import environment_now
+from layermerge.runs.records import CONTROL, Report
+from layermerge.tasks.base import Score
+
+
+def result(method: str, budget: str, loss: float, lead: dict[str, Lead]) -> DiffusionResult:
+    report = Report(
+        method=method,
+        budget=budget,
+        label="plain",
+        budget_ms=float(budget[:-1]),
+        stamp="",
+        runtime="onnxruntime",
+        threads=1,
+        batch_size=16,
+        original_ms=100.0,
+        measured_ms=50.0,
+        budget_kept=True,
+        original_score=Score("noise loss", 0.03, 10_000, 0.029, 0.031, "loss"),
+        score=Score("noise loss", loss, 10_000, loss - 0.001, loss + 0.001, "loss"),
+        held_out=-1.0,
+        convs_before=36,
+        convs_after=30,
+        epochs=1.0,
+    )
+    own, whole = {"onnxruntime": 5.0, "openvino": 8.0}, {"onnxruntime": 10.0, "openvino": 10.0}
+    return DiffusionResult(report, (), (), own, whole, 2048, 25, 0.0123, 0.0045, None, lead, environment_now())
+
+
+def write_all(folder: Path, layeronly: Lead) -> list[DiffusionResult]:
+    ahead: Lead = (0.002, 0.001, 0.003)
+    made = [
+        result("layeronly", "85%", 0.035, {}),
+        result("layermerge", "75%", 0.04, {"original-100pct": (-0.01, -0.012, -0.008), "depth-85pct": ahead}),
+        result("layermerge", "85%", 0.033, {"depth-85pct": ahead, "layeronly-85pct": layeronly}),
+        result("channels+layermerge", "60%", 0.05, {"channels+depth-60pct": ahead, "depth-60pct": ahead}),
+        result(CONTROL, "100%", 0.03, {}),
+    ]
+    for one in made:
+        write_result(one, folder)
+    return made
+
+
+def test_a_lead_is_the_mean_difference_on_the_same_images() -> None:
+    gain, low, high = lead_over(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([2.0, 2.0, 4.0, 4.0]))
+    # Differences 1, 0, 1, 0: mean a half, standard deviation 1/sqrt(3), over two is 0.288675.
+    assert gain == 0.5
+    assert (high - gain, gain - low) == pytest.approx((1.96 * 0.288675,) * 2, rel=1e-5)
+
+
+def test_results_are_read_as_they_were_written_in_the_order_of_methods(tmp_path: Path) -> None:
+    made = {one.name: one for one in write_all(tmp_path, (0.0, -0.1, 0.1))}
+    found = read_results(tmp_path)
+    assert [one.name for one in found] == [
+        "original-100pct",
+        "layermerge-85pct",
+        "layermerge-75pct",
+        "layeronly-85pct",
+        "channels+layermerge-60pct",
+    ]
+    assert all(made[one.name] == one for one in found)
+
+
+def test_rows_say_speed_loss_and_distance(tmp_path: Path) -> None:
+    write_all(tmp_path, (0.0, -0.1, 0.1))
+    row = next(line for line in table(read_results(tmp_path)) if line.startswith("| layermerge | 75%"))
+    assert row == (
+        "| layermerge | 75% | 5.00 ms (2.00x) | 8.00 ms (1.25x) | 0.04000 | "
+        "-0.01000 (-0.01200 to -0.00800) | 12.3 ± 4.5 | - | 30 |"
+    )
+    assert table([])[0].startswith("Not run yet")
+
+
+def test_only_networks_of_one_kind_and_budget_are_compared(tmp_path: Path) -> None:
+    write_all(tmp_path, (-0.001, -0.002, -0.0005))
+    assert orderings(read_results(tmp_path)) == [
+        ("depth at 85%", (0.002, 0.001, 0.003)),
+        ("layeronly at 85%", (-0.001, -0.002, -0.0005)),
+        ("depth after channels at 60%", (0.002, 0.001, 0.003)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layeronly", "verdict"), [((0.001, 0.0005, 0.002), "yes"), ((-0.001, -0.002, -0.0005), "**no**")]
+)
+def test_the_claim_rests_on_every_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layeronly: Lead, verdict: str
+) -> None:
+    write_all(tmp_path, layeronly)
+    monkeypatch.setattr(diffusion_results, "read_results", lambda: read_results(tmp_path))
+    line = next(line for line in claims() if line.startswith("| better than Depth and LayerOnly on a diffusion"))
+    assert line.endswith(f"| {verdict} |")
+
+
+def test_the_study_names_every_network_once() -> None:
+    names = [name_of(method, budget) for method, budget in STUDY]
+    assert len(names) == len(set(names)) == 12
