@@ -133,6 +133,15 @@ def test_a_claim_fails_where_one_rival_is_ahead_by_more_than_chance() -> None:
     assert said["a speed-up without loss"] == ["none yet", "not known yet"]
 
 
+@pytest.mark.parametrize("network", evidence.STUDY)
+def test_every_choice_is_made_before_anything_is_trained(network: str) -> None:
+    entries = evidence.STUDY[network]
+    assert len(set(entries)) == len(entries)
+    first = next(place for place, entry in enumerate(entries) if entry.epochs)
+    chosen = {(entry.method, entry.budget) for entry in entries[:first]}
+    assert {(entry.method, entry.budget) for entry in entries[first:] if entry.method != "original"} <= chosen
+
+
 def change(low: float, high: float) -> ScoreChange:
     return ScoreChange((low + high) / 2, "paired", low, high)
 
