@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,16 @@ def test_freed_memory_is_kept_inside_and_given_back_at_the_end() -> None:
     assert resident() - before < 100 * 2**20
     torch.ones(MAPS)
     assert resident() - before < 100 * 2**20  # and large blocks are given back at once, as usual
+
+
+def test_other_threads_get_blocks_of_any_size() -> None:
+    """Their part of glibc's heap ends at 64 MB."""
+    sums: list[float] = []
+    with memory_kept():
+        thread = threading.Thread(target=lambda: sums.append(torch.ones(32 * 2**20).sum().item()))
+        thread.start()
+        thread.join()
+    assert sums == [32 * 2**20]
 
 
 def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
