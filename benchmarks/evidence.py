@@ -110,7 +110,7 @@ WANTED: dict[str, list[Entry]] = {
     ],
     "resnet20": [
         *untrained("layermerge", "channels"),
-        *trained(5, ["75%", "55%"]),
+        *trained(5, ["94%", "75%", "55%"]),
         *trained(5, ["100%"], CONTROL),
         *trained(5, ["75%"], "layeronly"),
         *trained(5, ["75%"], "channels"),
@@ -125,7 +125,7 @@ WANTED: dict[str, list[Entry]] = {
     ],
     "resnet56": [
         *untrained("layermerge", "channels"),
-        *trained(5, ["70%", "55%"]),
+        *trained(5, ["94%", "70%", "55%"]),
         *trained(5, ["100%"], CONTROL),
         *trained(5, ["70%"], "layeronly"),
         *trained(5, ["70%"], "channels"),
