@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from layermerge.errors import TuningError
 from layermerge.files import document_digest, weights_digest
-from layermerge.memory import memory_kept
 from layermerge.tasks.base import Batch, Draw, Task, held_out_score
 from layermerge.tracing.modes import evaluating, modes_restored
 from layermerge.tuning.answers import KeptAnswers
 from layermerge.tuning.distill import Teacher
 from layermerge.tuning.distributed import ALONE, Group
 from layermerge.tuning.ema import WeightAverage, copy_into
+from layermerge.tuning.memory import memory_kept
 from layermerge.tuning.optimise import Schedule, build_optimizer, clip_gradients
 from layermerge.tuning.recipe import Recipe
 

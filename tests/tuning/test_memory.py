@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from layermerge import memory
-from layermerge.memory import memory_kept
+from layermerge.tuning import memory
+from layermerge.tuning.memory import memory_kept
 
 MAPS = 64 * 2**20
 """Floats: 256 MB, which glibc maps and unmaps each time."""
