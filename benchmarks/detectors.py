@@ -34,6 +34,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import agreement  # noqa: E402
 from benchmarks.detector_results import RESULTS, DetectorResult, read_results, table, write_result  # noqa: E402
 from benchmarks.drawn_pictures import KINDS, draw_folder  # noqa: E402
+from benchmarks.in_turn import milliseconds  # noqa: E402
 
 from layermerge.data.preparation import STATISTICS, Preparation, Statistics  # noqa: E402
 from layermerge.data.sets import Draw  # noqa: E402
@@ -141,10 +142,10 @@ def score(given: argparse.Namespace) -> None:
     runtime, inputs = make_runtime("onnxruntime"), Inputs((torch.rand(1, 3, side, side),), {})
     rewritten = RunDirectory(detector.run_dir).original
     files = {str(file): file for file in (detector.file, rewritten, *(place.exported for place in variants))}
-    taken = runtime.time({name: runtime.prepare_file(file, inputs) for name, file in files.items()}, CLOCK)
+    taken = milliseconds(runtime, files, inputs, CLOCK)
     for place in variants:
         found = list(outputs(detector, place.exported))
-        ms = [taken[str(file)].value_ms for file in (detector.file, rewritten, place.exported)]
+        ms = [taken[str(file)] for file in (detector.file, rewritten, place.exported)]
         result = _result(detector, place, ms, compare(detector.name, found, originals), len(originals))
         print(f"wrote {write_result(RESULTS, result).relative_to(ROOT)}", flush=True)
 

@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.diffusion_results import METHODS, DiffusionResult, Lead, name_of, write_result  # noqa: E402
+from benchmarks.in_turn import milliseconds  # noqa: E402
 
 from layermerge.data.images import ArrayImages  # noqa: E402
 from layermerge.errors import LayerMergeError  # noqa: E402
@@ -36,7 +37,6 @@ from layermerge.runs.methods import run_control, run_method  # noqa: E402
 from layermerge.runs.opening import open_run  # noqa: E402
 from layermerge.runs.recipe import read_recipe  # noqa: E402
 from layermerge.runs.records import CONTROL, Report  # noqa: E402
-from layermerge.runtimes.clock import ClockSettings  # noqa: E402
 from layermerge.runtimes.registry import make_runtime  # noqa: E402
 from layermerge.sampling.ddim import sample  # noqa: E402
 from layermerge.sampling.pictures import to_pixels, write_grid  # noqa: E402
@@ -55,7 +55,6 @@ STUDY = [
     *((f"channels+{method}", FURTHER) for method in METHODS),
 ]
 RUNTIMES = ("onnxruntime", "openvino")
-CLOCK = ClockSettings(least_rounds=100, most_rounds=3000, seconds=20.0, spread=0.003, least_seconds=10.0)
 PICTURES = ROOT / "benchmarks" / "pictures"
 SUBSETS, SUBSET_SIZE = 100, 500
 
@@ -120,10 +119,7 @@ def figures(bench: Bench) -> None:
     inputs = bench.run.trace.inputs.resized(bench.run.settings.batch_size)
     taken: dict[str, dict[str, float]] = {}
     for name in RUNTIMES:
-        runtime = make_runtime(name)
-        timed = {"": bench.run.directory.original} | files
-        clocked = runtime.time({key: runtime.prepare_file(file, inputs) for key, file in timed.items()}, CLOCK)
-        taken[name] = {key: round(sample.value_ms, 5) for key, sample in clocked.items()}
+        taken[name] = milliseconds(make_runtime(name), {"": bench.run.directory.original} | files, inputs)
     server = make_runtime("onnxruntime")
     losses = {name: bench.task.test_losses(server.serve_file(file)) for name, file in files.items()}
     real = bench.features(_real(bench))

@@ -19,13 +19,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal
 
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+
+from benchmarks.in_turn import milliseconds  # noqa: E402
 
 from layermerge.baselines.channel_pruning import prune_channels  # noqa: E402
 from layermerge.calibration.calibrate import calibrate  # noqa: E402
@@ -40,7 +41,6 @@ from layermerge.runs.opening import open_run  # noqa: E402
 from layermerge.runs.recipe import RunRecipe, read_recipe  # noqa: E402
 from layermerge.runs.records import CONTROL, Environment, Report  # noqa: E402
 from layermerge.runs.steps import start_of  # noqa: E402
-from layermerge.runtimes.clock import ClockSettings  # noqa: E402
 from layermerge.runtimes.exporting import export  # noqa: E402
 from layermerge.runtimes.registry import make_runtime  # noqa: E402
 from layermerge.surgery.merge import merge  # noqa: E402
@@ -49,10 +49,6 @@ from layermerge.tracing.trace import trace  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "evidence"
 RUNTIMES = ("onnxruntime", "openvino")
-CLOCK = ClockSettings(least_rounds=100, most_rounds=3000, seconds=20.0, spread=0.003, least_seconds=10.0)
-COPIES = 2
-"""Of each file, spread over a turn. The first of a turn was seen 6 % slower than another build of the same network: it is not
-counted."""
 CRITERIA = [
     (measure, ranking) for measure in ("magnitude", "geometric", "scale", "taylor") for ranking in ("layer", "network")
 ]
@@ -272,8 +268,10 @@ class Study:
         """The file that came of an entry; where that is on another machine, one of the same shape, which takes as long."""
         context = self.context(entry)
         own = context.directory.variant(entry.method, entry.budget, entry.label).exported
-        if own.is_file() or entry.method == CONTROL:
-            return own if own.is_file() else context.directory.original
+        if own.is_file():
+            return own
+        if entry.method == CONTROL:
+            return context.directory.original
         again = self.place / "again" / f"{entry.name}.onnx"
         if again.is_file():
             return again
@@ -299,13 +297,7 @@ class Study:
                 print(f"{entry.name} is not timed: its file was left on another machine", flush=True)
         found: dict[str, dict[str, float]] = {}
         for name in RUNTIMES:
-            runtime = make_runtime(name)
-            copies = {key: [f"{key} {copy}" for copy in range(COPIES)] for key in files}
-            turn = [("original", "first of a turn")] + [
-                (key, copies[key][copy]) for copy in range(COPIES) for key in files
-            ]
-            samples = runtime.time({one: runtime.prepare_file(files[key], inputs) for key, one in turn}, CLOCK)
-            found[name] = {key: round(median(samples[one].value_ms for one in copies[key]), 5) for key in files}
+            found[name] = milliseconds(make_runtime(name), files, inputs)
             print(f"{name}: {len(files)} files timed", flush=True)
         write_document(self.results / "latencies.json", Latencies(context.settings.threads, found, environment_now()))
 
