@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # Settings that make torch use the kernels of other processors. MKL, onnxruntime and OpenVINO choose their own: not covered.
 PROCESSORS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
 
-.PHONY: install demo test test-processors check package versions sweep docs tutorial clean
+.PHONY: install demo test test-processors check types package versions sweep docs tutorial clean
 
 install: .venv/installed
 
@@ -38,13 +38,15 @@ test-processors: install
 	done; \
 	if [ -n "$$failed" ]; then echo "failed under:$$failed" >&2; exit 1; fi
 
+# Types take one core for as long as all else but the tests takes the other.
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(MAKE) docs
-	$(MAKE) package
+	$(MAKE) -j 2 --output-sync types docs package
 	$(TEST)
+
+types: install
+	$(BIN)/mypy
 
 # Source archive and wheel, in seconds: with the setuptools of .venv, not with one that is fetched for every build.
 package: install

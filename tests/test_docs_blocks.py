@@ -125,6 +125,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
         assert (tmp_path / name).is_file()
 
 
+@pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All cells in order, and the report that the page shows is one."""
     monkeypatch.chdir(tmp_path)

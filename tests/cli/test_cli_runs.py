@@ -170,13 +170,14 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", ["python", "folder", "timm", pytest.param("demo", marks=pytest.mark.slow)])
 def test_verbs_compose_on_one_run_directory(run: Run, tmp_path: Path, source: str) -> None:
     """Nobody is asked twice: the first verb is told what the run is of, the others its budget."""
     method, model, data, sets, allowed = SOURCES[source]
     folder(tmp_path / "images")
     save_file(load_model("timm:test_resnet?num_classes=3").module.state_dict(), "trained.safetensors")
     few = [f"--set={part}={{steps: 1, batch_size: 4, lr: 0.01}}" for part in ("importance", "finetune")]
+    few.append("--set=calibrate=32")
     normal = [f"--set=data.normalise={{mean: {list(tiny_runs.MEAN)}, std: {list(tiny_runs.STD)}}}"] * (source != "demo")
     told = (f"--method={method}", "--data", data, "--runtime=priced", *sets, *few, *normal)
     planned = run("plan", model, "--run-dir", "b", *told, "--json")
