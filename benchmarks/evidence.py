@@ -125,7 +125,7 @@ WANTED: dict[str, list[Entry]] = {
     ],
     "resnet56": [
         *untrained("layermerge", "channels"),
-        *trained(5, ["94%", "70%", "55%"]),
+        *trained(5, ["70%", "65%", "55%"]),
         *trained(5, ["100%"], CONTROL),
         *trained(5, ["70%"], "layeronly"),
         *trained(5, ["70%"], "channels"),
