@@ -309,6 +309,13 @@ def results_of(network: str) -> Iterator[tuple[Entry, Made]]:
             yield entry, read_document(path, Made)
 
 
+def missing_of(network: str) -> Iterator[tuple[Entry, Missing]]:
+    """What a method could not give, in the study's order."""
+    for entry in STUDY[network]:
+        if (path := RESULTS / network / f"{entry.name}.missing.json").is_file():
+            yield entry, read_document(path, Missing)
+
+
 def latencies_of(network: str) -> Latencies | None:
     path = RESULTS / network / "latencies.json"
     return read_document(path, Latencies) if path.is_file() else None

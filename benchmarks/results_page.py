@@ -20,10 +20,11 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import chosen_networks, detector_results, diffusion_results, estimators  # noqa: E402
 from benchmarks.claims import claims, matched, points  # noqa: E402
-from benchmarks.evidence import STUDY, Entry, Latencies, latencies_of, results_of  # noqa: E402
+from benchmarks.evidence import STUDY, Entry, Latencies, latencies_of, missing_of, results_of  # noqa: E402
 
 from layermerge.reporting.score_change import score_change  # noqa: E402
 from layermerge.runs.records import CONTROL, Environment, Report  # noqa: E402
+from layermerge.tasks.base import Score  # noqa: E402
 
 PAGES = ("README.md", "benchmarks/README.md", "docs/results.md")
 TITLES = {
@@ -75,34 +76,52 @@ def headline() -> list[str]:
     ]
 
 
-def expected(budgets: Sequence[str] = ()) -> list[str]:
-    """A line a budget and network: as it was trained longest, and without any training; of all budgets, or of these."""
+def expected(*, every: bool = True) -> list[str]:
+    """A line a budget and network, without training and as it was trained longest; of all budgets, or of those with both."""
     lines = [
-        "| network, data, one thread of onnxruntime | epochs | latency | accuracy (%) | original fine-tuned as long |",
-        "|---|---|---|---|---|",
+        "| network, data, one thread of onnxruntime | latency | accuracy (%) before | without training | fine-tuned | "
+        "the original, fine-tuned as long |",
+        "|---|---|---|---|---|---|",
     ]
     for network in STUDY:
-        found, timed = [(entry, made.report) for entry, made in results_of(network)], latencies_of(network)
-        mine = [(entry, report) for entry, report in found if entry.method == "layermerge" and entry.teacher]
-        for budget in dict.fromkeys(entry.budget for entry, _ in mine if not budgets or entry.budget in budgets):
-            alike = [(entry, report) for entry, report in mine if entry.budget == budget]
-            longest = max(entry.epochs for entry, _ in alike)
-            for entry, report in alike:
-                if entry.epochs in (0, longest) and timed and entry.name in timed.milliseconds["onnxruntime"]:
-                    lines.append(_expected(network, entry, report, found, timed))
+        timed, found = latencies_of(network), dict(results_of(network))
+        taken = timed.milliseconds["onnxruntime"] if timed else {}
+        for budget in dict.fromkeys(entry.budget for entry in sorted(found, key=_share, reverse=True)):
+            mine = [
+                entry for entry in found if (entry.method, entry.budget) == ("layermerge", budget) and entry.teacher
+            ]
+            alike = sorted((entry for entry in mine if entry.name in taken), key=lambda entry: entry.epochs)
+            if alike and (every or len(alike) > 1):
+                reports = {entry: made.report for entry, made in found.items()}
+                lines.append(f"| {TITLES[network]} | " + " | ".join(_expected(alike, reports, taken)) + " |")
     return lines
 
 
-def _expected(
-    network: str, entry: Entry, report: Report, found: Sequence[tuple[Entry, Report]], timed: Latencies
-) -> str:
-    taken = timed.milliseconds["onnxruntime"]
-    own, whole = taken[entry.name], taken["original"]
-    control = next((r for e, r in found if e.method == CONTROL and e.label == entry.label), None)
-    beside = "" if control is None else f"{100 * control.score.value:.1f}"
-    speed = f"{whole:.2f} -> {own:.2f} ms ({whole / own:.2f}x)"
-    epochs = entry.epochs or "no training"
-    return f"| {TITLES[network]} | {epochs} | {speed} | {100 * report.score.value:.1f} | {beside} |"
+def _share(entry: Entry) -> float:
+    return float(entry.budget.removesuffix("%"))
+
+
+def _expected(alike: Sequence[Entry], reports: dict[Entry, Report], taken: dict[str, float]) -> list[str]:
+    """Cells of a line: latency, accuracies of the same choice with the least and with the most training, and the control's."""
+    first, longest = alike[0], alike[-1]
+    own, whole = taken[longest.name], taken["original"]
+    epochs = "1 epoch" if longest.epochs == 1 else f"{longest.epochs} epochs"
+    control = next((report for entry, report in reports.items() if _controls(entry, longest)), None)
+    return [
+        f"{whole:.2f} -> {own:.2f} ms ({whole / own:.2f}x)",
+        _percent(reports[first].original_score),
+        "" if first.epochs else _percent(reports[first].score),
+        f"{_percent(reports[longest].score)} ({epochs})" if longest.epochs else "",
+        "" if control is None else _percent(control.score),
+    ]
+
+
+def _percent(score: Score) -> str:
+    return f"{100 * score.value:.1f}"
+
+
+def _controls(entry: Entry, trained: Entry) -> bool:
+    return entry.method == CONTROL and entry.label == trained.label
 
 
 def untrained(network: str) -> list[str]:
@@ -141,7 +160,8 @@ def rivals(network: str) -> list[str]:
         ahead = "" if beside is None else points(score_change(report.score, beside[1].score))
         its = _times(timed, "onnxruntime", entry)
         lines.append(f"| {entry.method} | {entry.budget} | {entry.epochs} | {its} | {mine} | {ahead} |")
-    return lines
+    reasons = [f"- {entry.method} at {entry.budget}: {missing.reason}." for entry, missing in missing_of(network)]
+    return [*lines, "", "What rivals do not reach:", "", *reasons] if reasons else lines
 
 
 def tables(network: str) -> list[str]:
@@ -186,7 +206,7 @@ RENDERERS: dict[str, Callable[[], list[str]]] = {
 } | {
     "headline": headline,
     "expected": expected,
-    "expected-briefly": partial(expected, ("75%", "60%")),
+    "expected-briefly": partial(expected, every=False),
     "detectors": _detectors,
     "diffusion": diffusion_results.table,
     "claims": claims,
@@ -196,7 +216,7 @@ RENDERERS: dict[str, Callable[[], list[str]]] = {
 
 
 def filled(text: str) -> str:
-    """A page with all its tables made anew."""
+    """A page with all its tables made again."""
 
     def table(found: re.Match[str]) -> str:
         return found[1] + "\n" + "\n".join(RENDERERS[found[2]]()) + "\n\n" + found[3]

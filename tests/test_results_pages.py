@@ -10,7 +10,7 @@ import pytest
 import torch
 from benchmarks import evidence, results_page
 from benchmarks.claims import claims, verdict_of
-from benchmarks.evidence import Entry, Latencies, Made
+from benchmarks.evidence import Entry, Latencies, Made, Missing
 
 from layermerge.files import write_document
 from layermerge.reporting.score_change import ScoreChange
@@ -105,6 +105,27 @@ def test_trained_files_are_compared_with_the_control_of_the_same_epochs() -> Non
     assert "| layermerge | 60% | 1.250 ms (1.60x) | 1.250 ms (1.60x) | 85.00 | -5.00 (" in "\n".join(
         results_page.untrained("resnet20")
     )
+
+
+def test_a_line_has_a_choice_before_and_after_training_and_its_control(study: Path) -> None:
+    made = Made(report(Entry("layermerge", "55%", 0), 860), ())
+    write_document(study / "resnet20" / "layermerge-55pct-none.json", made)
+    timed = Latencies(1, {"onnxruntime": MS | {"layermerge-55pct-none": 1.02}}, environment_now())
+    write_document(study / "resnet20" / "latencies.json", timed)
+    lines = [line.partition(" | ")[2] for line in results_page.expected()[2:]]
+    assert lines == [
+        "2.00 -> 1.50 ms (1.33x) | 90.0 |  | 90.5 (5 epochs) | 91.0 |",
+        "2.00 -> 1.25 ms (1.60x) | 90.0 | 85.0 |  |  |",
+        "2.00 -> 1.00 ms (2.00x) | 90.0 | 86.0 | 88.0 (5 epochs) | 91.0 |",
+    ]
+    assert [line.partition(" | ")[2] for line in results_page.expected(every=False)[2:]] == lines[-1:]
+
+
+def test_what_a_rival_does_not_reach_is_said_with_the_reason(study: Path) -> None:
+    assert not any("do not reach" in line for line in results_page.rivals("resnet20"))
+    name = Entry("depth", "94%", 0).name
+    write_document(study / "resnet20" / f"{name}.missing.json", Missing("too slow", environment_now()))
+    assert results_page.rivals("resnet20")[-2:] == ["", "- depth at 94%: too slow."]
 
 
 @pytest.mark.usefixtures("study")
