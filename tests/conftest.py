@@ -33,7 +33,7 @@ os.environ.pop("COLUMNS", None)
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 FIXED = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("test", FIXED, max_examples=60)
+settings.register_profile("test", FIXED, max_examples=40)
 settings.register_profile("sweep", FIXED, max_examples=1000)
 settings.load_profile("test")
 

@@ -170,7 +170,9 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize("source", ["python", "folder", "timm", pytest.param("demo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "source", ["python", "folder", *(pytest.param(name, marks=pytest.mark.slow) for name in ("timm", "demo"))]
+)
 def test_verbs_compose_on_one_run_directory(run: Run, tmp_path: Path, source: str) -> None:
     """Nobody is asked twice: the first verb is told what the run is of, the others its budget."""
     method, model, data, sets, allowed = SOURCES[source]

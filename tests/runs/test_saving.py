@@ -94,7 +94,7 @@ def test_what_is_loaded_is_what_was_saved(tmp_path: Path, name: str, form: str, 
     assert not any(tensor.is_meta for tensor in (*loaded.parameters(), *loaded.buffers()))
 
 
-@pytest.mark.parametrize("form", ["rewritten", "merged"])
+@pytest.mark.parametrize("form", [pytest.param("rewritten", marks=pytest.mark.slow), "merged"])
 def test_a_published_network(tmp_path: Path, form: str) -> None:
     model, inputs = real_networks.build("timm:mobilenetv2_100", size=33)
     randomise(model, 1)
