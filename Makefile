@@ -38,7 +38,7 @@ test-processors: install
 	done; \
 	if [ -n "$$failed" ]; then echo "failed under:$$failed" >&2; exit 1; fi
 
-# Types take one core for as long as all else but the tests takes the other.
+# Types are checked on one core while documentation and package are built on the other.
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
