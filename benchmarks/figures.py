@@ -1,21 +1,24 @@
-"""Figures of the paper, remade of result files: accuracy against latency, recovery, and the networks that methods choose.
+"""Figures of the paper, remade of result files: score against latency, recovery, and the networks that methods choose.
 
     python benchmarks/figures.py                  # all that result files allow, into benchmarks/pictures
     python benchmarks/kernel_growth.py            # the figure of how kernels grow is measured by a script of its own
 
-The files are those of `evidence.py`.
+The files are those of `evidence.py` and `diffusion.py`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import diffusion_results  # noqa: E402
+from benchmarks.diffusion_results import METHODS  # noqa: E402
 from benchmarks.evidence import STUDY, Entry, Made, latencies_of, results_of  # noqa: E402
 
 from layermerge.planning.candidate import Candidate  # noqa: E402
@@ -65,11 +68,39 @@ def recovery(network: str, found: Found, label: str) -> Path | None:
 
 
 def choices(network: str, found: Found, label: str) -> Path | None:
-    """The networks that methods chose, layer by layer, one above the other: what stays, what merges, what goes."""
+    """The networks that methods chose, layer by layer."""
     rows = [(f"{e.method} {e.budget}", made.candidates) for e, made in found if e.label == label and made.candidates]
-    if not rows:
-        return None
-    path = PICTURES / f"choices-{network}-{label}.svg"
+    return _draw_choices(rows, PICTURES / f"choices-{network}-{label}.svg") if rows else None
+
+
+def diffusion() -> Iterator[Path]:
+    """The U-Net's figures: noise loss against the latency of a step, recovery, choices."""
+    found = diffusion_results.read_results()
+    if not found:
+        return
+    drawn = [
+        replace(
+            MethodPoint.of(one.report),
+            latency_ms=one.milliseconds["onnxruntime"],
+            original_ms=one.original_milliseconds["onnxruntime"],
+        )
+        for one in found
+    ]
+    yield plot_accuracy(drawn, PICTURES / "pareto-diffusion.svg", score="noise loss (lower is better)")
+    curves = [RecoveryCurve(one.report.method, one.report.budget, one.recovery) for one in found if one.recovery]
+    if curves:
+        score = "held-out loss, negative, in units of the original's"
+        yield plot_recovery(curves, PICTURES / "recovery-diffusion.svg", score=score)
+    # After channel pruning the layers are those of another network.
+    rows = [
+        (f"{one.report.method} {one.report.budget}", one.candidates) for one in found if one.report.method in METHODS
+    ]
+    if rows:
+        yield _draw_choices(rows, PICTURES / "choices-diffusion.svg")
+
+
+def _draw_choices(rows: Sequence[tuple[str, Sequence[Candidate]]], path: Path) -> Path:
+    """Networks one above the other: what stays, what merges, what goes."""
     layers = max(candidate.end for _, candidates in rows for candidate in candidates)
     with picture(path, width=11.0, height=0.9 + 0.42 * len(rows)) as axes:
         for place, (_, candidates) in enumerate(rows):
@@ -103,6 +134,7 @@ def made_figures() -> Iterator[Path]:
             for draw in (pareto, recovery, choices):
                 if (path := draw(network, found, label)) is not None:
                     yield path
+    yield from diffusion()
 
 
 def main() -> None:
