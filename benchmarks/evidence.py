@@ -34,15 +34,17 @@ from layermerge.errors import LayerMergeError  # noqa: E402
 from layermerge.files import SCHEMA, STRICT, read_document, write_document  # noqa: E402
 from layermerge.models import demo  # noqa: E402
 from layermerge.planning.candidate import Candidate  # noqa: E402
+from layermerge.planning.plan import METHODS as MENUS  # noqa: E402
 from layermerge.runs.context import Context  # noqa: E402
 from layermerge.runs.environment import environment_now  # noqa: E402
 from layermerge.runs.methods import criterion_of, run_control, run_method  # noqa: E402
 from layermerge.runs.opening import open_run  # noqa: E402
 from layermerge.runs.recipe import RunRecipe, read_recipe  # noqa: E402
-from layermerge.runs.records import CONTROL, Environment, Report  # noqa: E402
-from layermerge.runs.steps import start_of  # noqa: E402
+from layermerge.runs.records import CONTROL, Environment, Report, Result, Variant  # noqa: E402
+from layermerge.runs.steps import finish, original_ms, start_of  # noqa: E402
 from layermerge.runtimes.exporting import export  # noqa: E402
 from layermerge.runtimes.registry import make_runtime  # noqa: E402
+from layermerge.solving.budget import budget_ms  # noqa: E402
 from layermerge.surgery.merge import merge  # noqa: E402
 from layermerge.surgery.rewrite import rewrite  # noqa: E402
 from layermerge.tracing.trace import trace  # noqa: E402
@@ -229,19 +231,40 @@ class Study:
             print(f"-- {self.network}, {number} of {len(entries)}: {entry.name}", flush=True)
             context = self.context(entry)
             try:
-                result = (
-                    run_control(context) if entry.method == CONTROL else run_method(context, entry.method, entry.budget)
-                )
+                result, chosen = self.result(context, entry)
             except LayerMergeError as error:
                 print(error, flush=True)
                 write_document(path.with_suffix(".missing.json"), Missing(str(error), environment_now()))
                 continue
             curve = context.directory.variant(entry.method, entry.budget, entry.label).read_recovery()
             recovery = tuple((point.epoch, point.score) for point in curve)
-            chosen = tuple(result.solution.candidates) if result.solution is not None else ()
             share = context.directory.read_channels(entry.budget) if entry.method == "channels" else None
             write_document(path, Made(result.report, recovery, chosen, share.ratio if share else None))
             print(result.report, flush=True)
+
+    def result(self, context: Context, entry: Entry) -> tuple[Result, tuple[Candidate, ...]]:
+        """What comes of an entry, and the candidates of methods that solve over tables.
+
+        A network that was chosen on another machine is trained here as it was chosen there: its tables are not measured again.
+        """
+        if entry.method == CONTROL:
+            return run_control(context), ()
+        chosen = self.chosen_elsewhere(context, entry)
+        if chosen is not None:
+            allowed = budget_ms(entry.budget, original_ms(context))
+            variant = Variant(entry.method, entry.budget, entry.label, allowed, cost=chosen.report.cost)
+            net = start_of(context, chosen.candidates)
+            return finish(context, variant, net, context.settings.finetune), chosen.candidates
+        result = run_method(context, entry.method, entry.budget)
+        return result, tuple(result.solution.candidates) if result.solution is not None else ()
+
+    def chosen_elsewhere(self, context: Context, entry: Entry) -> Made | None:
+        """The same choice without training, where its file tells all of it and the run directory here knows none."""
+        path = self.results / f"{Entry(entry.method, entry.budget, 0).name}.json"
+        known = context.directory.choice(entry.method, entry.budget)
+        if not entry.epochs or entry.method not in MENUS or known.is_file() or not path.is_file():
+            return None
+        return read_document(path, Made)
 
     def criterion(self, budget: str = "75%") -> Criterion:
         """Tried at one budget, without training, on held-out training images."""

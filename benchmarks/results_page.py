@@ -23,7 +23,7 @@ from benchmarks.claims import claims, matched, points  # noqa: E402
 from benchmarks.evidence import STUDY, Entry, Latencies, latencies_of, missing_of, results_of  # noqa: E402
 
 from layermerge.reporting.score_change import score_change  # noqa: E402
-from layermerge.runs.records import CONTROL, Environment, Report  # noqa: E402
+from layermerge.runs.records import CONTROL, Report  # noqa: E402
 from layermerge.tasks.base import Score  # noqa: E402
 
 PAGES = ("README.md", "benchmarks/README.md", "docs/results.md")
@@ -54,7 +54,7 @@ def trained(network: str) -> list[str]:
             f"| {entry.method} | {entry.budget} | {_epochs(entry)} | {_times(timed, 'onnxruntime', entry)} | "
             f"{_times(timed, 'openvino', entry)} | {100 * report.score.value:.2f} | {change} | {report.convs_after} |"
         )
-    return [*lines, "", _made(found[0][1].environment)]
+    return [*lines, "", _origin(timed, [report for _, report in found])]
 
 
 def headline() -> list[str]:
@@ -139,7 +139,7 @@ def untrained(network: str) -> list[str]:
             f"| {entry.method} | {entry.budget} | {_times(timed, 'onnxruntime', entry)} | {_times(timed, 'openvino', entry)} | "
             f"{100 * report.score.value:.2f} | {change} |"
         )
-    return [*lines, "", _made(found[0][1].environment)]
+    return [*lines, "", _origin(timed, [report for _, report in found])]
 
 
 def rivals(network: str) -> list[str]:
@@ -189,10 +189,18 @@ def _times(timed: Latencies, runtime: str, entry: Entry) -> str:
     return "" if own is None else f"{own:.3f} ms ({whole / own:.2f}x)"
 
 
-def _made(environment: Environment | None) -> str:
-    if environment is None:
-        return ""
-    return f"{environment.processor}, one thread; commit {environment.commit}, {environment.finished[:10]}."
+def _origin(timed: Latencies, reports: Sequence[Report]) -> str:
+    """Where the latencies of a table come from, and where its networks: several sessions may have made them."""
+    clock = timed.environment
+    commits: dict[str, list[str]] = {}
+    for made in (report.environment for report in reports):
+        if made is not None:
+            commits.setdefault(made.processor, []).append(made.commit or "of an installed package")
+    places = " and ".join(f"{processor} ({', '.join(dict.fromkeys(at))})" for processor, at in commits.items())
+    return (
+        f"Latencies are of one run on {clock.processor} ({clock.commit}), one thread, {clock.finished[:10]}; "
+        f"networks were made on {places or 'an unknown machine'}. In brackets: commits."
+    )
 
 
 def _detectors() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from benchmarks import evidence, results_page
 from benchmarks.claims import claims, verdict_of
 from benchmarks.evidence import Entry, Latencies, Made, Missing
 
-from layermerge.files import write_document
+from layermerge.files import read_document, write_document
 from layermerge.reporting.score_change import ScoreChange
 from layermerge.runs.environment import environment_now
 from layermerge.runs.records import Report
@@ -126,6 +127,21 @@ def test_what_a_rival_does_not_reach_is_said_with_the_reason(study: Path) -> Non
     name = Entry("depth", "94%", 0).name
     write_document(study / "resnet20" / f"{name}.missing.json", Missing("too slow", environment_now()))
     assert results_page.rivals("resnet20")[-2:] == ["", "- depth at 94%: too slow."]
+
+
+def test_a_table_says_where_its_latencies_and_its_networks_come_from(study: Path) -> None:
+    here = replace(environment_now(), processor="A", commit="aaa", finished="2026-11-18T12:00:00+00:00")
+    names = ["original-100pct-5-epochs", "layermerge-75pct-5-epochs", "layermerge-55pct-5-epochs"]
+    for name, processor, commit in zip(names, "ABA", ("aaa", "bbb", "ccc"), strict=True):
+        path = study / "resnet20" / f"{name}.json"
+        made = read_document(path, Made)
+        where = replace(here, processor=processor, commit=commit)
+        write_document(path, replace(made, report=replace(made.report, environment=where)))
+    write_document(study / "resnet20" / "latencies.json", Latencies(1, {"onnxruntime": MS, "openvino": MS}, here))
+    assert results_page.trained("resnet20")[-1] == (
+        "Latencies are of one run on A (aaa), one thread, 2026-11-18; networks were made on B (bbb) and A (ccc, aaa). "
+        "In brackets: commits."
+    )
 
 
 @pytest.mark.usefixtures("study")
