@@ -251,8 +251,13 @@ class Study:
             return run_control(context), ()
         chosen = self.chosen_elsewhere(context, entry)
         if chosen is not None:
-            allowed = budget_ms(entry.budget, original_ms(context))
-            variant = Variant(entry.method, entry.budget, entry.label, allowed, cost=chosen.report.cost)
+            variant = Variant(
+                method=entry.method,
+                budget=entry.budget,
+                label=entry.label,
+                budget_ms=budget_ms(entry.budget, original_ms(context)),
+                cost=chosen.report.cost,
+            )
             net = start_of(context, chosen.candidates)
             return finish(context, variant, net, context.settings.finetune), chosen.candidates
         result = run_method(context, entry.method, entry.budget)
