@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.diffusion_results import METHODS, DiffusionResult, Lead, name_of, write_result  # noqa: E402
 from benchmarks.in_turn import milliseconds  # noqa: E402
+from benchmarks.openvino_extractor import OpenVinoExtractor  # noqa: E402
 
 from layermerge.data.images import ArrayImages  # noqa: E402
 from layermerge.errors import LayerMergeError  # noqa: E402
@@ -40,7 +41,7 @@ from layermerge.runs.records import CONTROL, Report  # noqa: E402
 from layermerge.runtimes.registry import make_runtime  # noqa: E402
 from layermerge.sampling.ddim import sample  # noqa: E402
 from layermerge.sampling.pictures import to_pixels, write_grid  # noqa: E402
-from layermerge.sampling.quality import TorchScriptExtractor, features_of, fid, kid  # noqa: E402
+from layermerge.sampling.quality import features_of, fid, kid  # noqa: E402
 from layermerge.tasks import load_images  # noqa: E402
 from layermerge.tasks.diffusion import Diffusion  # noqa: E402
 
@@ -68,6 +69,8 @@ class Bench:
     data: str
     count: int
     steps: int
+    only: tuple[str, ...] = ()
+    """Names of networks to sample; all where there are none."""
 
     @property
     def task(self) -> Diffusion:
@@ -75,8 +78,8 @@ class Bench:
         return self.run.task
 
     @cached_property
-    def judge(self) -> TorchScriptExtractor:
-        return TorchScriptExtractor(self.extractor)
+    def judge(self) -> OpenVinoExtractor:
+        return OpenVinoExtractor(self.extractor)
 
     def finished(self) -> Iterator[tuple[Report, VariantDirectory]]:
         """What there is, in the study's order."""
@@ -105,9 +108,12 @@ def samples(bench: Bench) -> None:
     """Images of every network, and their features."""
     bench.features(_real(bench))
     for report, place in bench.finished():
+        name = name_of(report.method, report.budget)
+        if bench.only and name not in bench.only:
+            continue
         images = _samples(bench, place)
         bench.features(to_pixels(images))
-        grid = PICTURES / f"samples-{name_of(report.method, report.budget)}.png"
+        grid = PICTURES / f"samples-{name}.png"
         write_grid(images[:40], grid, columns=20)
         print(f"{report.method} at {report.budget}: {len(images)} images sampled and looked at", flush=True)
 
@@ -192,11 +198,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--part", action="append", choices=PARTS, help="only this; repeatable")
+    names = [name_of(method, budget) for method, budget in STUDY]
+    parser.add_argument("--only", action="append", choices=names, help="sample only this network; repeatable")
     given = parser.parse_args()
     torch.set_num_threads(1)
     changes = {"model": f"diffusers:{given.model}", "data.source": given.data, "workers": given.workers}
     run = open_run(read_recipe(ROOT / "recipes" / "fashion_mnist_unet.yaml", changes), given.run_dir)
-    bench = Bench(run, given.extractor, given.data, given.count, given.steps)
+    bench = Bench(run, given.extractor, given.data, given.count, given.steps, tuple(given.only or ()))
     for name in given.part or PARTS:
         print(f"-- {name}: {PARTS[name].__doc__}", flush=True)
         PARTS[name](bench)

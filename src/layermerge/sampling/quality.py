@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,14 +51,15 @@ class TorchScriptExtractor:
             raise DataError(
                 f"extractor '{file}' is truncated or not a TorchScript file; write it with torch.jit.save"
             ) from error
-        self._file, self._side, self._network = file, side, network.eval()
+        self._file, self._side = file, side
+        self.network: Callable[[Tensor], Any] = network.eval()
         self.name = f"{file.name} {named} {side}"
 
     def __call__(self, images: Tensor) -> Tensor:
         shown = (resized(images.float(), self._side) - 128) / 128
         try:
             with torch.inference_mode():
-                features = self._network(shown)
+                features = self.network(shown)
         except Exception as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1][:160]
             raise DataError(
