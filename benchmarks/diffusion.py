@@ -25,8 +25,9 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.diffusion_results import METHODS, DiffusionResult, Lead, name_of, write_result  # noqa: E402
+from benchmarks.diffusion_results import BUDGETS, RESULTS, STUDY, DiffusionResult, Lead, name_of, write_result  # noqa: E402
 from benchmarks.in_turn import milliseconds  # noqa: E402
+from benchmarks.missing import write_missing  # noqa: E402
 from benchmarks.openvino_extractor import OpenVinoExtractor  # noqa: E402
 
 from layermerge.data.images import ArrayImages  # noqa: E402
@@ -45,16 +46,6 @@ from layermerge.sampling.quality import features_of, fid, kid  # noqa: E402
 from layermerge.tasks import load_images  # noqa: E402
 from layermerge.tasks.diffusion import Diffusion  # noqa: E402
 
-BUDGETS = ("85%", "75%")
-FURTHER = "60%"
-"""Where methods take a network whose channels were pruned to the last budget."""
-STUDY = [
-    (CONTROL, "100%"),
-    *((method, budget) for budget in BUDGETS for method in METHODS),
-    ("channels", BUDGETS[-1]),
-    ("channels", FURTHER),
-    *((f"channels+{method}", FURTHER) for method in METHODS),
-]
 RUNTIMES = ("onnxruntime", "openvino")
 PICTURES = ROOT / "benchmarks" / "pictures"
 SUBSETS, SUBSET_SIZE = 100, 500
@@ -102,6 +93,7 @@ def networks(bench: Bench) -> None:
             print(result.report, flush=True)
         except LayerMergeError as error:
             print(f"{method} at {budget}: {error}", flush=True)
+            write_missing(RESULTS, name_of(method, budget), error)
 
 
 def samples(bench: Bench) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from benchmarks.missing import Missing, read_missing, reasons
 
 from layermerge.files import SCHEMA, STRICT, read_document, write_document
 from layermerge.planning.candidate import Candidate
@@ -13,6 +15,16 @@ from layermerge.runs.records import CONTROL, Environment, Report
 
 RESULTS = Path(__file__).resolve().parent / "results" / "diffusion"
 METHODS = ("layermerge", "depth", "layeronly")
+BUDGETS = ("85%", "75%")
+FURTHER = "60%"
+"""Where methods take a network whose channels were pruned to the last budget."""
+STUDY = [
+    (CONTROL, "100%"),
+    *((method, budget) for budget in BUDGETS for method in METHODS),
+    ("channels", BUDGETS[-1]),
+    ("channels", FURTHER),
+    *((f"channels+{method}", FURTHER) for method in METHODS),
+]
 ORDER = (CONTROL, *METHODS, "channels", *(f"channels+{method}" for method in METHODS))
 NOT_RUN = "Not run yet: `python benchmarks/diffusion.py`."
 Lead = tuple[float, float, float]
@@ -59,12 +71,20 @@ def write_result(result: DiffusionResult, folder: Path = RESULTS) -> None:
 
 def read_results(folder: Path = RESULTS) -> list[DiffusionResult]:
     """By method, then from the largest budget down."""
-    found = [read_document(path, DiffusionResult) for path in sorted(folder.glob("*.json"))]
+    paths = [folder / f"{name_of(method, budget)}.json" for method, budget in STUDY]
+    found = [read_document(path, DiffusionResult) for path in paths if path.is_file()]
     return sorted(found, key=lambda one: (ORDER.index(one.report.method), -one.report.budget_ms))
 
 
+def missing_of(folder: Path = RESULTS) -> Iterator[tuple[str, Missing]]:
+    """What a method could not give, in the study's order."""
+    for method, budget in STUDY:
+        if (missing := read_missing(folder, name_of(method, budget))) is not None:
+            yield f"{method} at {budget}", missing
+
+
 def table(results: Sequence[DiffusionResult] | None = None) -> list[str]:
-    """Lines of Markdown: one a network, then what they were measured on."""
+    """Lines of Markdown: one a network, then what they were measured on and what could not be had."""
     found = read_results() if results is None else results
     if not found:
         return [NOT_RUN]
@@ -91,6 +111,7 @@ def table(results: Sequence[DiffusionResult] | None = None) -> list[str]:
         f"A step is of {first.report.batch_size} images, one thread. Noise loss on {first.report.score.count:,} test images; "
         f"the untouched network's is {first.report.original_score.value:.5f}. {first.samples:,} samples of {first.steps} steps "
         f"each, KID as mean and spread over subsets. {made.processor}, commit {made.commit}, {made.finished[:10]}.",
+        *reasons(missing_of()),
     ]
 
 

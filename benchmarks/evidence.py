@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.in_turn import milliseconds  # noqa: E402
+from benchmarks.missing import Missing, read_missing, write_missing  # noqa: E402
 
 from layermerge.baselines.channel_pruning import prune_channels  # noqa: E402
 from layermerge.calibration.calibrate import calibrate  # noqa: E402
@@ -177,17 +178,6 @@ class Latencies:
 
 
 @dataclass(frozen=True)
-class Missing:
-    """An entry that a method could not give, and why."""
-
-    __pydantic_config__ = STRICT
-
-    reason: str
-    environment: Environment
-    schema_version: Literal[2] = SCHEMA
-
-
-@dataclass(frozen=True)
 class Criterion:
     """criterion.json: how channel pruning ranks, and the held-out score of every way that was tried, without training."""
 
@@ -234,7 +224,7 @@ class Study:
                 result, chosen = self.result(context, entry)
             except LayerMergeError as error:
                 print(error, flush=True)
-                write_document(path.with_suffix(".missing.json"), Missing(str(error), environment_now()))
+                write_missing(self.results, entry.name, error)
                 continue
             curve = context.directory.variant(entry.method, entry.budget, entry.label).read_recovery()
             recovery = tuple((point.epoch, point.score) for point in curve)
@@ -340,8 +330,8 @@ def results_of(network: str) -> Iterator[tuple[Entry, Made]]:
 def missing_of(network: str) -> Iterator[tuple[Entry, Missing]]:
     """What a method could not give, in the study's order."""
     for entry in STUDY[network]:
-        if (path := RESULTS / network / f"{entry.name}.missing.json").is_file():
-            yield entry, read_document(path, Missing)
+        if (missing := read_missing(RESULTS / network, entry.name)) is not None:
+            yield entry, missing
 
 
 def latencies_of(network: str) -> Latencies | None:

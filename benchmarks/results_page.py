@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import chosen_networks, detector_results, diffusion_results, estimators  # noqa: E402
 from benchmarks.claims import claims, matched, points  # noqa: E402
 from benchmarks.evidence import STUDY, Entry, Latencies, latencies_of, missing_of, results_of  # noqa: E402
+from benchmarks.missing import reasons  # noqa: E402
 
 from layermerge.reporting.score_change import score_change  # noqa: E402
 from layermerge.runs.records import CONTROL, Report  # noqa: E402
@@ -160,8 +161,7 @@ def rivals(network: str) -> list[str]:
         ahead = "" if beside is None else points(score_change(report.score, beside[1].score))
         its = _times(timed, "onnxruntime", entry)
         lines.append(f"| {entry.method} | {entry.budget} | {entry.epochs} | {its} | {mine} | {ahead} |")
-    reasons = [f"- {entry.method} at {entry.budget}: {missing.reason}." for entry, missing in missing_of(network)]
-    return [*lines, "", "What rivals do not reach:", "", *reasons] if reasons else lines
+    return lines + reasons((f"{entry.method} at {entry.budget}", missing) for entry, missing in missing_of(network))
 
 
 def tables(network: str) -> list[str]:

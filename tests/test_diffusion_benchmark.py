@@ -8,9 +8,21 @@ import pytest
 import torch
 from benchmarks import diffusion_results
 from benchmarks.claims import claims
-from benchmarks.diffusion import STUDY, lead_over
-from benchmarks.diffusion_results import DiffusionResult, Lead, name_of, orderings, read_results, table, write_result
+from benchmarks.diffusion import lead_over
+from benchmarks.diffusion_results import (
+    STUDY,
+    DiffusionResult,
+    Lead,
+    missing_of,
+    name_of,
+    orderings,
+    read_results,
+    table,
+    write_result,
+)
+from benchmarks.missing import write_missing
 
+from layermerge.errors import InfeasibleBudget
 from layermerge.runs.environment import environment_now
 from layermerge.runs.records import CONTROL, Report
 from layermerge.tasks.base import Score
@@ -82,6 +94,14 @@ def test_rows_say_speed_loss_and_distance(tmp_path: Path) -> None:
         "-0.01000 (-0.01200 to -0.00800) | 12.3 ± 4.5 | - | 30 |"
     )
     assert table([])[0].startswith("Not run yet")
+
+
+def test_what_a_method_does_not_reach_is_no_result_but_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_all(tmp_path, (0.0, -0.1, 0.1))
+    write_missing(tmp_path, name_of("depth", "85%"), InfeasibleBudget(39.0, 33.0, 38.0))
+    assert len(read_results(tmp_path)) == 5
+    monkeypatch.setattr(diffusion_results, "missing_of", lambda: missing_of(tmp_path))
+    assert table(read_results(tmp_path))[-1].startswith("- depth at 85%: no choice of candidates runs in 33.0000 ms")
 
 
 def test_only_networks_of_one_kind_and_budget_are_compared(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ import pytest
 import torch
 from benchmarks import evidence, results_page
 from benchmarks.claims import claims, verdict_of
-from benchmarks.evidence import Entry, Latencies, Made, Missing
+from benchmarks.evidence import Entry, Latencies, Made
+from benchmarks.missing import write_missing
 
+from layermerge.errors import PlanError
 from layermerge.files import read_document, write_document
 from layermerge.reporting.score_change import ScoreChange
 from layermerge.runs.environment import environment_now
@@ -125,7 +127,7 @@ def test_a_line_has_a_choice_before_and_after_training_and_its_control(study: Pa
 def test_what_a_rival_does_not_reach_is_said_with_the_reason(study: Path) -> None:
     assert not any("do not reach" in line for line in results_page.rivals("resnet20"))
     name = Entry("depth", "94%", 0).name
-    write_document(study / "resnet20" / f"{name}.missing.json", Missing("too slow", environment_now()))
+    write_missing(study / "resnet20", name, PlanError("too slow"))
     assert results_page.rivals("resnet20")[-2:] == ["", "- depth at 94%: too slow."]
 
 
