@@ -6,17 +6,21 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 from benchmarks import evidence, results_page
 from benchmarks.claims import claims, verdict_of
-from benchmarks.evidence import Entry, Latencies, Made
+from benchmarks.evidence import Entry, Latencies, Made, Study
 from benchmarks.missing import write_missing
 
 from layermerge.errors import PlanError
 from layermerge.files import read_document, write_document
 from layermerge.reporting.score_change import ScoreChange
+from layermerge.runs.context import Context
+from layermerge.runs.directory import RunDirectory
 from layermerge.runs.environment import environment_now
 from layermerge.runs.records import Report
 from layermerge.tasks.base import Score, bits_text
@@ -179,6 +183,27 @@ def test_every_choice_is_made_before_anything_is_trained(network: str) -> None:
     first = next(place for place, entry in enumerate(entries) if entry.epochs)
     chosen = {(entry.method, entry.budget) for entry in entries[:first]}
     assert {(entry.method, entry.budget) for entry in entries[first:] if entry.method != "original"} <= chosen
+
+
+def test_a_network_that_was_chosen_elsewhere_is_trained_as_it_was_chosen(study: Path, tmp_path: Path) -> None:
+    """Only where its file tells the whole choice, and only until tables are measured here."""
+    for method in ("channels", "sequential"):
+        made = Made(report(Entry(method, "60%", 0), 800), ())
+        write_document(study / "resnet20" / f"{method}-60pct-none.json", made)
+    here = RunDirectory(tmp_path / "run")
+    context, place = cast("Context", SimpleNamespace(directory=here)), Study("resnet20", {}, here.path)
+    wanted = Entry("layermerge", "60%", 5)
+    recorded = read_document(study / "resnet20" / "layermerge-60pct-none.json", Made)
+    assert place.chosen_elsewhere(context, wanted) == recorded
+    others = [
+        Entry("layermerge", "60%", 0),
+        *(Entry(method, "60%", 5) for method in ("depth", "channels", "sequential")),
+    ]
+    assert [place.chosen_elsewhere(context, entry) for entry in others] == [None] * 4
+    known = here.choice("layermerge", "60%")
+    known.parent.mkdir(parents=True)
+    known.touch()
+    assert place.chosen_elsewhere(context, wanted) is None
 
 
 def change(low: float, high: float) -> ScoreChange:
