@@ -25,7 +25,7 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.diffusion_results import BUDGETS, RESULTS, STUDY, DiffusionResult, Lead, name_of, write_result  # noqa: E402
+from benchmarks.diffusion_results import BUDGETS, RESULTS, STUDY, DiffusionResult, Lead, Looks, name_of, write_result  # noqa: E402
 from benchmarks.in_turn import milliseconds  # noqa: E402
 from benchmarks.missing import write_missing  # noqa: E402
 from benchmarks.openvino_extractor import OpenVinoExtractor  # noqa: E402
@@ -62,6 +62,9 @@ class Bench:
     steps: int
     only: tuple[str, ...] = ()
     """Names of networks to sample; all where there are none."""
+
+    def wants(self, name: str) -> bool:
+        return not self.only or name in self.only
 
     @property
     def task(self) -> Diffusion:
@@ -101,7 +104,7 @@ def samples(bench: Bench) -> None:
     bench.features(_real(bench))
     for report, place in bench.finished():
         name = name_of(report.method, report.budget)
-        if bench.only and name not in bench.only:
+        if not bench.wants(name):
             continue
         images = _samples(bench, place)
         bench.features(to_pixels(images))
@@ -123,8 +126,7 @@ def figures(bench: Bench) -> None:
     real = bench.features(_real(bench))
     for report, place in found:
         name = name_of(report.method, report.budget)
-        own = bench.features(to_pixels(_samples(bench, place)))
-        mean, spread = kid(own, real, subsets=SUBSETS, subset_size=SUBSET_SIZE)
+        seen = _looks(bench, place, real) if bench.wants(name) else None
         write_result(
             DiffusionResult(
                 report,
@@ -132,16 +134,19 @@ def figures(bench: Bench) -> None:
                 tuple(place.read_solution().candidates),
                 {runtime: times[name] for runtime, times in taken.items()},
                 {runtime: times[""] for runtime, times in taken.items()},
-                len(own),
-                bench.steps,
-                mean,
-                spread,
-                fid(own, real) if len(own) >= own.shape[1] else None,
+                seen,
                 {other: lead_over(losses[name], theirs) for other, theirs in losses.items() if other != name},
                 environment_now(),
             )
         )
-        print(f"{name}: KID x 1000 {1000 * mean:.1f}", flush=True)
+        print(f"{name}: {seen}", flush=True)
+
+
+def _looks(bench: Bench, place: VariantDirectory, real: Tensor) -> Looks:
+    """How far a network's samples are from real images."""
+    own = bench.features(to_pixels(_samples(bench, place)))
+    mean, spread = kid(own, real, subsets=SUBSETS, subset_size=SUBSET_SIZE)
+    return Looks(len(own), bench.steps, mean, spread, fid(own, real) if len(own) >= own.shape[1] else None)
 
 
 def lead_over(mine: Tensor, theirs: Tensor) -> Lead:
@@ -191,7 +196,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--part", action="append", choices=PARTS, help="only this; repeatable")
     names = [name_of(method, budget) for method, budget in STUDY]
-    parser.add_argument("--only", action="append", choices=names, help="sample only this network; repeatable")
+    parser.add_argument("--only", action="append", choices=names, help="sample and judge only this network; repeatable")
     given = parser.parse_args()
     torch.set_num_threads(1)
     changes = {"model": f"diffusers:{given.model}", "data.source": given.data, "workers": given.workers}

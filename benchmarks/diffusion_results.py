@@ -32,6 +32,22 @@ Lead = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
+class Looks:
+    """How far samples are from real images, to the features of an image classifier."""
+
+    __pydantic_config__ = STRICT
+
+    samples: int
+    steps: int
+    """Of DDIM for each sample."""
+    kid: float
+    kid_spread: float
+    """Over subsets."""
+    fid: float | None
+    """None from fewer samples than features have dimensions."""
+
+
+@dataclass(frozen=True)
 class DiffusionResult:
     """NAME.json: a network's figures; all files were timed in one run, and sampled from the same start noise."""
 
@@ -43,14 +59,8 @@ class DiffusionResult:
     milliseconds: dict[str, float]
     """Of a step of the report's batch, by runtime."""
     original_milliseconds: dict[str, float]
-    samples: int
-    steps: int
-    """Of DDIM for each sample."""
-    kid: float
-    kid_spread: float
-    """Over subsets."""
-    fid: float | None
-    """None from fewer samples than features have dimensions."""
+    looks: Looks | None
+    """None where it was not sampled."""
     lead: dict[str, Lead]
     """Over the others, by their names: how much lower the noise loss on all test images is."""
     environment: Environment
@@ -98,10 +108,9 @@ def table(results: Sequence[DiffusionResult] | None = None) -> list[str]:
         report = one.report
         name = "original, fine-tuned" if report.method == CONTROL else report.method
         lead = "" if report.method == CONTROL or control not in one.lead else shown(one.lead[control])
-        distance = "-" if one.fid is None else f"{one.fid:.1f}"
         lines.append(
             f"| {name} | {report.budget} | {_time(one, 'onnxruntime')} | {_time(one, 'openvino')} | {report.score.value:.5f} | "
-            f"{lead} | {1000 * one.kid:.1f} ± {1000 * one.kid_spread:.1f} | {distance} | {report.convs_after} |"
+            f"{lead} | {_distances(one.looks)} | {report.convs_after} |"
         )
     first = found[0]
     made = first.environment
@@ -109,8 +118,8 @@ def table(results: Sequence[DiffusionResult] | None = None) -> list[str]:
         *lines,
         "",
         f"A step is of {first.report.batch_size} images, one thread. Noise loss on {first.report.score.count:,} test images; "
-        f"the untouched network's is {first.report.original_score.value:.5f}. {first.samples:,} samples of {first.steps} steps "
-        f"each, KID as mean and spread over subsets. {made.processor}, commit {made.commit}, {made.finished[:10]}.",
+        f"the untouched network's is {first.report.original_score.value:.5f}. {_sampled(found)}"
+        f"{made.processor}, commit {made.commit}, {made.finished[:10]}.",
         *reasons(missing_of()),
     ]
 
@@ -132,6 +141,19 @@ def orderings(results: Sequence[DiffusionResult] | None = None) -> list[tuple[st
 
 def shown(lead: Lead) -> str:
     return f"{lead[0]:+.5f} ({lead[1]:+.5f} to {lead[2]:+.5f})"
+
+
+def _distances(looks: Looks | None) -> str:
+    """Cells of KID and FID."""
+    if looks is None:
+        return "- | -"
+    distance = "-" if looks.fid is None else f"{looks.fid:.1f}"
+    return f"{1000 * looks.kid:.1f} ± {1000 * looks.kid_spread:.1f} | {distance}"
+
+
+def _sampled(found: Sequence[DiffusionResult]) -> str:
+    how = next((one.looks for one in found if one.looks is not None), None)
+    return f"{how.samples:,} samples of {how.steps} steps each, KID as mean and spread over subsets. " if how else ""
 
 
 def _time(one: DiffusionResult, runtime: str) -> str:

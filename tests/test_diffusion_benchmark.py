@@ -13,6 +13,7 @@ from benchmarks.diffusion_results import (
     STUDY,
     DiffusionResult,
     Lead,
+    Looks,
     missing_of,
     name_of,
     orderings,
@@ -49,7 +50,8 @@ def result(method: str, budget: str, loss: float, lead: dict[str, Lead]) -> Diff
         epochs=1.0,
     )
     own, whole = {"onnxruntime": 5.0, "openvino": 8.0}, {"onnxruntime": 10.0, "openvino": 10.0}
-    return DiffusionResult(report, (), (), own, whole, 2048, 25, 0.0123, 0.0045, None, lead, environment_now())
+    looks = Looks(2048, 25, 0.0123, 0.0045, None) if method == "layermerge" else None
+    return DiffusionResult(report, (), (), own, whole, looks, lead, environment_now())
 
 
 def write_all(folder: Path, layeronly: Lead) -> list[DiffusionResult]:
@@ -94,6 +96,9 @@ def test_rows_say_speed_loss_and_distance(tmp_path: Path) -> None:
         "-0.01000 (-0.01200 to -0.00800) | 12.3 ± 4.5 | - | 30 |"
     )
     assert table([])[0].startswith("Not run yet")
+    unseen = next(line for line in table(read_results(tmp_path)) if line.startswith("| layeronly | 85%"))
+    assert unseen == "| layeronly | 85% | 5.00 ms (2.00x) | 8.00 ms (1.25x) | 0.03500 |  | - | - | 30 |"
+    assert any("2,048 samples of 25 steps each" in line for line in table(read_results(tmp_path)))
 
 
 def test_what_a_method_does_not_reach_is_no_result_but_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
