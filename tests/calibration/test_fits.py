@@ -12,6 +12,7 @@ from layermerge.calibration import fits
 from layermerge.calibration.fits import (
     Effort,
     Moments,
+    Seen,
     apply_kernel,
     at_places,
     best_correction,
@@ -45,18 +46,22 @@ def kernel_of(spec: ConvSpec, seed: int = 0) -> Kernel:
     return Kernel(weight, random(spec.out_channels, seed=seed + 1), spec)
 
 
-def moments_of(kernel: Kernel, form: FitForm, x: Tensor, target: Tensor) -> Moments:
+def moments_of(kernel: Kernel, form: FitForm, x: Tensor, target: Tensor, factors: Tensor | None = None) -> Moments:
     moments = Moments()
     output = apply_kernel(kernel, x, {})
     everywhere = torch.arange(output[0, 0].numel())
     flat, residual = at_places(output, everywhere), at_places(target - output, everywhere)
-    for block in blocks(form, kernel.spec, x, everywhere, flat, residual):
+    counted = None if factors is None else at_places(factors, everywhere)
+    for block in blocks(form, kernel.spec, x, Seen(everywhere, flat, residual, counted)):
         moments.add(block)
     return moments
 
 
-def by_lstsq(kernel: Kernel, x: Tensor, target: Tensor, ridge: float) -> tuple[np.ndarray, np.ndarray]:
+def by_lstsq(
+    kernel: Kernel, x: Tensor, target: Tensor, ridge: float, factors: Tensor | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Weight and bias from dense rows, one output at a time, ridge rows pulling toward the kernel."""
+    each = np.ones((target[:, 0].numel(), 1)) if factors is None else factors.reshape(-1, 1).sqrt().numpy()
     spec = kernel.spec
     top, bottom, left, right = spec.padding
     columns = F.unfold(F.pad(x, (left, right, top, bottom)), spec.kernel, spec.dilation, 0, spec.stride)
@@ -65,11 +70,11 @@ def by_lstsq(kernel: Kernel, x: Tensor, target: Tensor, ridge: float) -> tuple[n
     weight, bias = np.empty((spec.out_channels, size)), np.empty(spec.out_channels)
     for out in range(spec.out_channels):
         group = out // outside
-        rows = columns[:, group * size : (group + 1) * size].transpose(1, 2).reshape(-1, size).numpy()
+        rows = each * columns[:, group * size : (group + 1) * size].transpose(1, 2).reshape(-1, size).numpy()
         pull = np.sqrt(ridge * (rows**2).sum(0).mean()) * np.eye(size, size + 1)
-        dense = np.concatenate([np.concatenate([rows, np.ones((len(rows), 1))], 1), pull])
+        dense = np.concatenate([np.concatenate([rows, each], 1), pull])
         wanted = np.concatenate(
-            [target[:, out].reshape(-1).numpy(), pull[:, :-1] @ kernel.weight[out].reshape(-1).numpy()]
+            [each[:, 0] * target[:, out].reshape(-1).numpy(), pull[:, :-1] @ kernel.weight[out].reshape(-1).numpy()]
         )
         answer = np.linalg.lstsq(dense, wanted, rcond=None)[0]
         weight[out], bias[out] = answer[:-1], answer[-1]
@@ -87,6 +92,37 @@ def test_a_fit_is_that_of_lstsq(name: str, ridge: float, monkeypatch: pytest.Mon
     weight, bias = by_lstsq(kernel, x, target, ridge)
     np.testing.assert_allclose(found.weight.numpy(), weight, atol=1e-9)
     np.testing.assert_allclose(found.bias.numpy(), bias, atol=1e-9)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 1e-2])
+@pytest.mark.parametrize("name", SPECS)
+def test_a_fit_whose_places_count_differently_is_that_of_weighted_lstsq(
+    name: str, ridge: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fits, "_BLOCK", 700)
+    spec = SPECS[name]
+    kernel, x = kernel_of(spec), random(6, spec.in_channels, 9, 8, seed=5)
+    size = spec.output_size(9, 8)
+    target, factors = random(6, spec.out_channels, *size, seed=6), random(6, 1, *size, seed=7).square() + 0.1
+    moments = moments_of(kernel, "kernel", x, target, factors)
+    found = corrected(kernel, "kernel", solve_ridge(moments, ridge))
+    weight, bias = by_lstsq(kernel, x, target, ridge, factors)
+    np.testing.assert_allclose(found.weight.numpy(), weight, atol=1e-9)
+    np.testing.assert_allclose(found.bias.numpy(), bias, atol=1e-9)
+    left = (target - apply_kernel(kernel, x, {})).square() * factors
+    assert moments.error() == pytest.approx(float(left.sum()))
+
+
+@pytest.mark.parametrize("form", ["mixing", "affine"])
+def test_smaller_forms_count_places_too(form: FitForm) -> None:
+    """Twice the factor is the same as the image twice."""
+    spec = SPECS["plain"]
+    kernel, x, target = kernel_of(spec), random(4, 3, 9, 8, seed=5), random(4, 4, 9, 8, seed=6)
+    factors = torch.ones(4, 1, 9, 8, dtype=torch.float64)
+    factors[1] = 2.0
+    more = [0, 1, 1, 2, 3]
+    once, twice = moments_of(kernel, form, x, target, factors), moments_of(kernel, form, x[more], target[more])
+    torch.testing.assert_close(solve_ridge(once, 1e-3), solve_ridge(twice, 1e-3), atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("name", SPECS)

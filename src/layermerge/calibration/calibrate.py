@@ -26,14 +26,16 @@ from layermerge.calibration.walk import Walk
 from layermerge.errors import SurgeryError
 from layermerge.surgery.check import require_finite
 from layermerge.surgery.rewrite import RewrittenModule
+from layermerge.tasks.base import Task
 from layermerge.tracing.fingerprint import fingerprint
 from layermerge.tracing.lift import LiftedModule
 from layermerge.tracing.modes import evaluating
 from layermerge.tracing.trace import Trace, trace
 
 THOROUGH = Effort()
-_HELD_BYTES = 64 << 20
-"""What each of the two networks keeps of what it has computed, over all batches that are fitted on."""
+_HELD_BYTES = 512 << 20
+"""What each of the two networks keeps of what it has computed, over all batches that are fitted on: enough for the usual number
+of images at the sizes that detectors take. What is not kept is computed from the start again for every fit."""
 
 
 @checked(SurgeryError)
@@ -49,7 +51,8 @@ def calibrate(
     (FittedRange(start=0, end=2, form='kernel'),)
 
     `images` is a tensor, batches such as a DataLoader's (labels are not looked at), images of `tasks.load_images`, or a task,
-    whose training images are taken; the first `count` of them are used, a fifth of those held out. `teacher` is the original
+    whose training images are taken; the first `count` of them are used, a fifth of those held out. Where the task counts places
+    of its outputs by how unusual they are, as imitation does, fits count places of maps so, too. `teacher` is the original
     or its trace; it may be left out in the process that has rewritten the network. Costs, for each layer behind the first
     change, a few passes from one layer to the next and a linear system; from the start where maps are too large to be held.
     """
@@ -57,6 +60,7 @@ def calibrate(
     require_finite(original)
     require_finite(net)
     sample = Sample.of(images, net.surgery.inputs, count, batch_size_for(net.surgery.structure))
+    unusual = isinstance(images, Task) and images.counts_unusual
     best = copy.deepcopy(net).eval()
     with evaluating(original), torch.no_grad():
         least = _distance(best, original, sample)
@@ -66,7 +70,7 @@ def calibrate(
             if (distance := _distance(trial, original, sample)) < least:
                 best, least = trial, distance
         trial = copy.deepcopy(best)
-        NetworkFit(trial, original, _pairs(trial, original, sample), THOROUGH).run()
+        NetworkFit(trial, original, _pairs(trial, original, sample), THOROUGH, unusual=unusual).run()
         if (distance := _distance(trial, original, sample)) < least:
             best, least = trial, distance
         norms = stale_norms(best, unchanged(best, original))

@@ -92,27 +92,44 @@ def at_places(maps: Tensor, places: Tensor) -> Tensor:
     return maps.flatten(2)[:, :, places.to(maps.device), None]
 
 
-def blocks(
-    form: FitForm, spec: ConvSpec, x: Tensor, places: Tensor, output: Tensor, residual: Tensor
-) -> Iterator[Block]:
-    """Features and residuals of one batch in float64, a bounded number at a time.
+@dataclass(frozen=True)
+class Seen:
+    """A batch at some places: what the kernel gives there, what is left to correct, and how much each place counts."""
 
-    `output` and `residual` are given at the places alone; `x` is the whole map that the conv reads.
+    places: Tensor
+    output: Tensor
+    residual: Tensor
+    factors: Tensor | None = None
+    """(images, 1, places, 1); None where all count alike."""
+
+
+def blocks(form: FitForm, spec: ConvSpec, x: Tensor, seen: Seen) -> Iterator[Block]:
+    """Features and residuals of one batch in float64, a bounded number at a time; `x` is the whole map that the conv reads.
+
+    Both are multiplied by the root of the places' factors, so that squared errors are counted that often.
     """
+    roots = None if seen.factors is None else seen.factors.double().sqrt().flatten(2)
     if form == "kernel":
         windows, width = _windows(spec, x)
         count = max(1, _BLOCK // (len(x) * spec.in_channels * prod(spec.kernel)))
-        for first in range(0, len(places), count):
-            some = places[first : first + count].to(x.device)
+        for first in range(0, len(seen.places), count):
+            part = slice(first, first + count)
+            some = seen.places[part].to(x.device)
             taken = windows[:, :, some // width, some % width].transpose(2, 3).transpose(3, 4)
-            wanted = residual[:, :, first : first + count]
-            yield (
-                _with_ones(_by_group(taken.flatten(1, 3).double(), spec.groups)),
-                _by_group(wanted.double(), spec.groups),
-            )
+            features = _with_ones(_by_group(taken.flatten(1, 3).double(), spec.groups))
+            residuals = _by_group(seen.residual[:, :, part].double(), spec.groups)
+            yield _counted_block(features, residuals, None if roots is None else roots[:, :, part])
         return
     groups = spec.groups if form == "mixing" else spec.out_channels
-    yield _with_ones(_by_group(output.double(), groups)), _by_group(residual.double(), groups)
+    features = _with_ones(_by_group(seen.output.double(), groups))
+    yield _counted_block(features, _by_group(seen.residual.double(), groups), roots)
+
+
+def _counted_block(features: Tensor, residuals: Tensor, roots: Tensor | None) -> Block:
+    if roots is None:
+        return features, residuals
+    each = roots.reshape(1, 1, -1)
+    return features * each, residuals * each
 
 
 def _windows(spec: ConvSpec, x: Tensor) -> tuple[Tensor, int]:

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from layermerge.calibration.behind import Function
-from layermerge.calibration.fits import Effort, Moments, apply_kernel, best_correction, blocks, choose_form
+from layermerge.calibration.counting import Counting
+from layermerge.calibration.fits import Effort, Moments, Seen, apply_kernel, best_correction, blocks, choose_form
 from layermerge.calibration.place_fit import Pair, PlaceFit
 from layermerge.calibration.places import Place, find_places
 from layermerge.calibration.trainable import Spread, write_kernel
@@ -28,9 +29,16 @@ class NetworkFit:
     """Fits a network place by place; what lies before a place is final when it is fitted."""
 
     def __init__(
-        self, student: RewrittenModule, teacher: LiftedModule, pairs: tuple[Pair, Pair], effort: Effort
+        self,
+        student: RewrittenModule,
+        teacher: LiftedModule,
+        pairs: tuple[Pair, Pair],
+        effort: Effort,
+        *,
+        unusual: bool = False,
     ) -> None:
-        self.student, self.teacher, self.pairs, self.effort = student, teacher, pairs, effort
+        """`unusual`: whether places count by how unusual the original's values there are."""
+        self.student, self.teacher, self.pairs, self.effort, self.unusual = student, teacher, pairs, effort, unusual
         self.fitted, self.held_out = pairs
         self.fits: list[FittedRange] = []
 
@@ -41,9 +49,10 @@ class NetworkFit:
                 continue
             kernel = self._kernel(place)
             form = choose_form(kernel.spec, self._count_outputs(place), self.effort)
-            found = PlaceFit(self.pairs, place, kernel, form, self.effort).best(self._function(place))
+            counting = Counting.of(self.fitted.targets(place)) if self.unusual else None
+            found = PlaceFit(self.pairs, place, kernel, form, self.effort, counting).best(self._function(place))
             if place.norm is not None:
-                self._refit_norm(place, found or kernel)
+                self._refit_norm(place, found or kernel, counting)
             if found is not None:
                 self._write(place, found, form)
         surgery = self.student.surgery
@@ -86,7 +95,7 @@ class NetworkFit:
         for pair in self.pairs:
             pair.student.refresh()
 
-    def _refit_norm(self, place: Place, kernel: Kernel) -> None:
+    def _refit_norm(self, place: Place, kernel: Kernel, counting: Counting | None) -> None:
         """Weight and bias of the statistical norm behind a region, so that its output is nearest to the original's."""
         norm = self.student.get_submodule(str(place.norm))
         weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
@@ -98,7 +107,9 @@ class NetworkFit:
             for given in pair.each(place):
                 output = norm(apply_kernel(kernel, given.x, given.shifts))
                 everywhere = torch.arange(output[0, 0].numel())
-                for block in blocks("affine", kernel.spec, given.x, everywhere, output, given.target - output):
+                factors = None if counting is None else counting.factors(given.target).flatten(2)[..., None]
+                seen = Seen(everywhere, output, given.target - output, factors)
+                for block in blocks("affine", kernel.spec, given.x, seen):
                     moments.add(block)
         if (correction := best_correction(*sums)) is not None:
             slope, offset = 1 + correction[:, 0, 0], correction[:, 1, 0]

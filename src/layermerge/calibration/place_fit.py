@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from torch import Tensor, fx
 
 from layermerge.calibration.behind import Function, Placing, PlacingSearch, nearest_hit
+from layermerge.calibration.counting import Counting
 from layermerge.calibration.fits import (
     Effort,
     Moments,
+    Seen,
     apply_kernel,
     at_places,
     best_correction,
@@ -105,6 +107,8 @@ class _Looked:
     output: Tensor
     joins: Tensor | float
     target: Tensor
+    factors: Tensor | None
+    """How much each place counts; None where all count alike."""
 
     def value(self, kernel: Kernel) -> Tensor:
         """What another kernel gives, and what is added to it."""
@@ -118,9 +122,17 @@ Aim = Callable[[_Looked], Tensor]
 class PlaceFit:
     """A fit of one place in one form, which looks at some places of each map."""
 
-    def __init__(self, pairs: tuple[Pair, Pair], place: Place, kernel: Kernel, form: FitForm, effort: Effort) -> None:
+    def __init__(
+        self,
+        pairs: tuple[Pair, Pair],
+        place: Place,
+        kernel: Kernel,
+        form: FitForm,
+        effort: Effort,
+        counting: Counting | None = None,
+    ) -> None:
         self.fitted, self.held_out = pairs
-        self.place, self.kernel, self.form, self.effort = place, kernel, form, effort
+        self.place, self.kernel, self.form, self.effort, self.counting = place, kernel, form, effort, counting
         self._moments: dict[Pair, Moments] = {}
 
     def best(self, function: Function | None) -> Kernel | None:
@@ -152,7 +164,9 @@ class PlaceFit:
             places = spread_places((high, wide), each, number * _GOLDEN % 1.0)
             output = apply_kernel(self.kernel, given.x, given.shifts)
             joins = at_places(given.joins, places) if isinstance(given.joins, Tensor) else given.joins
-            yield _Looked(given, places, at_places(output, places), joins, at_places(given.target, places))
+            target = at_places(given.target, places)
+            factors = None if self.counting is None else self.counting.factors(target)
+            yield _Looked(given, places, at_places(output, places), joins, target, factors)
 
     def _fit(self, aim: Aim) -> Kernel | None:
         self._moments = {pair: self._summed(pair, aim) for pair in (self.fitted, self.held_out)}
@@ -164,8 +178,8 @@ class PlaceFit:
         moments = Moments(self._known_gram(pair))
         known = moments.gram is not None
         for seen in self._look(pair):
-            residual = aim(seen) - seen.joins - seen.output
-            for block in blocks(self.form, self.kernel.spec, seen.given.x, seen.places, seen.output, residual):
+            left = Seen(seen.places, seen.output, aim(seen) - seen.joins - seen.output, seen.factors)
+            for block in blocks(self.form, self.kernel.spec, seen.given.x, left):
                 moments.add(block, gram=not known)
         key = pair.shared_key(self.place, self.form, self.kernel.spec)
         if pair.shared is not None and key is not None and moments.gram is not None:
@@ -182,7 +196,8 @@ class PlaceFit:
     def _error_behind(self, kernel: Kernel, function: Function) -> float:
         error = 0.0
         for seen in self._look(self.held_out):
-            error += float((function(seen.value(kernel)) - function(seen.target)).double().square().sum())
+            apart = (function(seen.value(kernel)) - function(seen.target)).double().square()
+            error += float((apart if seen.factors is None else apart * seen.factors).sum())
         return error
 
     def _placing(self, function: Function) -> Placing:

@@ -28,9 +28,9 @@ from layermerge.surgery.rewrite import RewrittenModule
 from layermerge.tracing.inputs import Inputs
 from layermerge.tracing.lift import LiftedModule
 
-_HELD_BYTES = 128 << 20
+_HELD_BYTES = 256 << 20
 """Of what the original has computed, for each set of images; as much again for Gram matrices."""
-_PART_BYTES = 64 << 20
+_PART_BYTES = 128 << 20
 """Of what one of both networks has computed within a trial, and of targets that others will ask for, too."""
 QUICK = Effort(most_unknowns=1536, places_per_unknown=8, fewest_places=1 << 12, rounds=0)
 

@@ -101,6 +101,11 @@ class Task(ABC):
         """What `evaluate` gives: a share, or a negated loss, which is never above 0."""
         return "share" if self.ceiling > 0 else "loss"
 
+    @property
+    def counts_unusual(self) -> bool:
+        """Whether places of its outputs count by how unusual the original's answers there are; fits then count places so."""
+        return False
+
     def for_original(self, original: nn.Module) -> Task:
         """The task for this network; most tasks are the same for all networks, and return themselves."""
         del original

@@ -29,7 +29,7 @@ from layermerge.files import weights_digest
 from layermerge.tasks.answers import Answers, Form
 from layermerge.tasks.base import Batch, Network, Score, Task, device_of, evaluating
 from layermerge.tasks.calling import Call
-from layermerge.tasks.units import Weights, errors, weights_of
+from layermerge.tasks.units import Unit, errors, units_of
 
 FEWEST = 20
 """Images, of which a tenth is held out, and another for the test where there is none."""
@@ -38,7 +38,7 @@ MOST_BYTES = 1 << 28
 """Of the original's outputs that are held."""
 SCORE = "distance to the original"
 _TEST = 20  # a kind of random choice, alongside those of ImageSets
-_UNITS = "by kind"
+_UNITS = "by kind and place"
 """How errors are counted, for provenance: scores that were counted otherwise do not mix with these."""
 _ROUNDING = 1e-12
 """What float32 rounds to, squared: networks that are no farther apart are equal."""
@@ -85,6 +85,10 @@ class Imitation(Task):
         bound._original = _Original(original, self._sets)
         return bound
 
+    @property
+    def counts_unusual(self) -> bool:
+        return any(unit.places is not None for unit in self._known.units)
+
     # -- training
 
     @checked(DataError)
@@ -116,7 +120,7 @@ class Imitation(Task):
 
     def _mean(self, outputs: Any, theirs: Answers, count: int) -> Tensor:
         known = self._known
-        return errors(known.form.read(outputs, count), theirs, known.weights).mean(0).log1p().mean()
+        return errors(known.form.read(outputs, count), theirs, known.units).mean(0).log1p().mean()
 
     # -- evaluation
 
@@ -129,7 +133,7 @@ class Imitation(Task):
         known = self._known
         count = known.form.count(original)
         mine, theirs = (known.form.read(given, count) for given in (outputs, original))
-        return errors(mine, theirs, known.weights).mean(1).expand(count)
+        return errors(mine, theirs, known.units).mean(1).expand(count)
 
     @checked(DataError)
     def evaluate(self, network: Network) -> float:
@@ -157,7 +161,7 @@ class Imitation(Task):
                 theirs = known.held_answers((part, number), batch)
                 with torch.inference_mode():  # not around the reading: what a dataset caches may be trained on later
                     mine = known.form.read(self.forward(network, batch), len(batch[0]))
-                    apart = errors(tuple(rows.cpu() for rows in mine), theirs, known.weights)
+                    apart = errors(tuple(rows.cpu() for rows in mine), theirs, known.units)
                 found.append(apart.expand(len(batch[0]), -1))
         return torch.cat(found)
 
@@ -201,14 +205,14 @@ class _Original:
         return weights_digest(self._module)
 
     @cached_property
-    def weights(self) -> tuple[Weights, ...]:
+    def units(self) -> tuple[Unit, ...]:
         """Over the held-out images."""
 
         def batches() -> Iterator[Answers]:
             for number, (given, _) in enumerate(self._sets.held_out_batches()):
                 yield self.held_answers(("held out", number), self.call.inputs(given))
 
-        return weights_of(batches(), self.form.layouts)
+        return units_of(batches, self.form.layouts)
 
     def answers(self, batch: Batch) -> Answers:
         return self.form.read(self._outputs(batch), len(batch[0]))
