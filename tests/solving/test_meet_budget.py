@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,20 +22,24 @@ from layermerge.solving.frontier import Frontier, Round, Solution, build_frontie
 from layermerge.solving.labels import Option
 from layermerge.solving.learning import Measured
 from layermerge.solving.meet_budget import close_the_loop
+from layermerge.tables.latency import Prediction
 from layermerge.tracing.inputs import Inputs
 
 QUICK = ClockSettings(warm_up=1, least_rounds=2, most_rounds=2, seconds=0)
 DENSE = [step / 10 for step in range(1, 101)]
 
 
-def frontier(latencies: list[float], original_ms: float | None = None) -> Frontier:
+def frontier(
+    latencies: list[float], original_ms: float | None = None, scores: Sequence[float] | None = None
+) -> Frontier:
     """One layer, a choice for each latency, the slower the better; the slowest is the untouched network."""
     ordered = sorted(latencies)
     menu = [
         Candidate(0, 1, ("l",), ("l",) if ms == ordered[-1] else ("other",), ConvSpec(8, 8, (place + 1, place + 1)))
         for place, ms in enumerate(ordered)
     ]
-    options = [Option(0, 1, ms, float(place), menu[place].key) for place, ms in enumerate(ordered)]
+    given = list(map(float, range(len(ordered)))) if scores is None else scores
+    options = [Option(0, 1, ms, given[place], menu[place].key) for place, ms in enumerate(ordered)]
     return build_frontier(options, {entry.key: entry for entry in menu}, 1, original_ms=original_ms or ordered[-1])
 
 
@@ -100,6 +104,52 @@ def test_room_that_a_pessimistic_prediction_left_is_used() -> None:
     assert met.latency_ms > 5.5
     assert met.measured_ms is not None
     assert 2.9 <= met.measured_ms <= 3.0
+
+
+@pytest.mark.parametrize(("better", "rounds"), [(90.0, 2), (15.0, 2), (14.0, 1)])
+def test_little_room_is_used_where_it_holds_enough(better: float, rounds: int) -> None:
+    """The first choice leaves 2 % of the budget, and 90 of 100 to lose: what wins back a twentieth of that is tried."""
+    latencies, scores = [5.95, 6.05, 10.0], [10.0, better, 100.0]
+    met = close_the_loop(frontier(latencies, scores=scores), "60%", Machine(lambda ms: 0.985 * ms))
+    assert [turn.predicted_ms for turn in met.rounds] == [5.95, 6.05][:rounds]
+    assert met.latency_ms == [5.95, 6.05][rounds - 1]
+
+
+class Doubtful:
+    """A frontier that knows that its predictions may be off by so much."""
+
+    def __init__(self, known: Frontier, error_ms: float) -> None:
+        self.known, self.error_ms = known, error_ms
+        self.original_ms, self.smallest_ms = known.original_ms, known.smallest_ms
+        self.highest_importance, self.within = known.highest_importance, known.within
+
+    def predict(self, solution: Solution) -> Prediction:
+        return Prediction(solution.latency_ms, self.error_ms)
+
+
+@pytest.mark.parametrize(
+    ("error_ms", "taken", "tried", "chosen"),
+    [
+        (0.4, 5.95, [5.9, 6.1], 6.1),  # it may fit, and does
+        (0.4, 6.3, [5.9, 6.1], 5.9),  # it may fit, and does not
+        (0.1, 5.95, [5.9], 5.9),  # it should not fit
+    ],
+)
+def test_what_may_fit_is_tried_where_it_would_win_much(
+    error_ms: float, taken: float, tried: list[float], chosen: float
+) -> None:
+    truth = {5.9: 5.9, 6.1: taken, 10.0: 10.0}
+    choices = Doubtful(frontier(list(truth), scores=[10.0, 60.0, 100.0]), error_ms)
+    met = close_the_loop(choices, "60%", Machine(lambda ms: truth[ms]))
+    assert [turn.predicted_ms for turn in met.rounds] == tried
+    assert met.latency_ms == chosen
+
+
+def test_much_room_is_used_for_whatever_it_holds() -> None:
+    """0.1 of 3 to lose is less than a twentieth, but 40 % of the budget are left."""
+    met = close_the_loop(frontier([3.0, 9.0, 10.0], scores=[97.0, 97.1, 100.0]), "60%", Machine(lambda ms: 0.6 * ms))
+    assert [turn.predicted_ms for turn in met.rounds] == [3.0, 9.0]
+    assert met.latency_ms == 9.0
 
 
 def test_the_best_of_what_was_measured_is_returned_where_using_the_room_overshoots() -> None:

@@ -99,6 +99,11 @@ class Frontier:
         return float(self._latency_ms[0])
 
     @property
+    def highest_importance(self) -> float:
+        """Of any choice, however slow."""
+        return float(self._importance[-1])
+
+    @property
     def slack_ms(self) -> float:
         """With a tick: a choice faster than a point by more than this cannot have a higher importance. Otherwise 0."""
         return self.layers * (self.tick_ms or 0.0)

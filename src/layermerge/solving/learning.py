@@ -81,6 +81,10 @@ class Learning:
     def smallest_ms(self) -> float:
         return self.frontier.smallest_ms
 
+    @property
+    def highest_importance(self) -> float:
+        return self.frontier.highest_importance
+
     @cached_property
     def frontier(self) -> Frontier:
         """By what is known so far."""

@@ -2,7 +2,7 @@
 
 Latency does not depend on weights, so the merged network of a solution is built and measured whole, alongside the original,
 before anything is fine-tuned. Where the measured latency misses the budget, the prediction is corrected and the choice is made
-again, until the budget is kept; where it leaves room, once more to use it.
+again, until the budget is kept; and again, while what is known by then promises a choice that loses clearly less.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ from layermerge.tracing.trace import Trace
 
 _ROUNDS = 8
 _ENOUGH = 4
-"""Rounds after which what keeps the budget is taken, whatever room it leaves."""
+"""Rounds after which what keeps the budget is taken, whatever might be better."""
+_WORTH = 0.05
+"""Of what the best choice so far loses: another round has to promise that it wins back as much."""
 _ROOM = 0.03
+"""Of the budget: where the best choice so far leaves more, another round has to promise anything at all."""
 # Asked for a little less than what should just fit: measurements scatter.
 _CAUTION = 0.997
 _MOST_CAUTION = 0.015
@@ -48,6 +51,9 @@ class Choices(Protocol):
 
     @property
     def smallest_ms(self) -> float: ...
+
+    @property
+    def highest_importance(self) -> float: ...
 
     def within(self, allowed: float, /) -> Solution: ...
 
@@ -118,7 +124,10 @@ def close_the_loop(
     best: Solution | None = None
     surely = False
     while len(rounds) < (_ROUNDS if best is None else _ENOUGH):
-        solution = _untried(choices, asked, tried, settle=best is not None, last=len(rounds) == _ROUNDS - 1)
+        if best is not None and surely:
+            solution = _better(choices, asked, tried, best, target)
+        else:
+            solution = _untried(choices, asked, tried, settle=best is not None, last=len(rounds) == _ROUNDS - 1)
         if solution is None:
             break
         prediction = (predict or choices.predict)(solution)
@@ -129,14 +138,30 @@ def close_the_loop(
         if found.ms <= target and (best is None or (sure, solution.importance) > (surely, best.importance)):
             predicted = replace(solution, latency_ms=prediction.ms, error_ms=prediction.error_ms)
             best, surely = replace(predicted, measured_ms=found.ms, budget_ms=target), sure
-        if best is not None and surely and (best.measured_ms or 0.0) >= target * (1 - _ROOM):
-            break
         asked = _next_request(
             [(choices.predict(one).ms, taken) for one, taken in tried], target - _margin(found, target)
         )
     if best is None:
         raise InfeasibleBudget(min(turn.measured_ms for turn in rounds), target, choices.original_ms)
     return replace(best, rounds=tuple(rounds))
+
+
+def _better(
+    choices: Choices, asked: float, tried: Sequence[tuple[Solution, float]], best: Solution, target: float
+) -> Solution | None:
+    """A choice that is worth a round: one that should fit, or else one that may, by a standard deviation of predictions.
+
+    Without the second, a choice whose rows came out too large would never be built, and nothing would tell that they are.
+    How much room is left says little: a small part of it may hold much of the importance.
+    """
+    known = [solution.candidates for solution, _ in tried]
+    worth = _WORTH * (choices.highest_importance - best.importance)
+    roomy = (best.measured_ms or 0.0) < target * (1 - _ROOM)
+    for request, least in ((asked, 0.0 if roomy else worth), (asked + choices.predict(best).error_ms / 2, worth)):
+        solution = choices.within(max(request, choices.smallest_ms))
+        if solution.candidates not in known and solution.importance - best.importance > least:
+            return solution
+    return None
 
 
 def _margin(found: Measured, target: float) -> float:
