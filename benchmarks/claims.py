@@ -1,40 +1,25 @@
 """Claims of the paper beside what result files say: theirs, ours, and whether both point the same way.
 
-In: the files of `evidence.py`. Out: a line a claim. Networks are compared at about the same measured latency and after as much
-training. A claim holds where LayerMerge is ahead in every comparison by more than chance (paired 95 % interval), and fails
-where it is behind in one; anything else is within chance.
+In: the files of `evidence.py`. Out: a line a claim. Networks are compared at the same measured latency (`equal_latency`)
+and after as much training. A claim holds where LayerMerge is ahead in every comparison by more than chance (paired
+95 % interval), and fails where it is behind in one; anything else is within chance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks import diffusion_results
+from benchmarks.diffusion_results import CHANNELS, FIGURES, METHODS, Figure, orderings, shown
+from benchmarks.equal_latency import beside
 from benchmarks.evidence import STUDY, Entry, latencies_of, results_of
 
 from layermerge.reporting.score_change import ScoreChange, score_change
-from layermerge.runs.records import CONTROL, Report
+from layermerge.runs.records import CONTROL
 from layermerge.tasks.base import Score
 
-ABOUT_AS_FAST = 1.02
-"""Files whose latencies differ by less are compared as equally fast."""
 LOSSLESS = 0.005
 """What may be lost where a speed-up is said to cost nothing: half a point."""
-Found = Sequence[tuple[Entry, Report]]
-
-
-def matched(rival: Entry, found: Found, taken: dict[str, float]) -> tuple[Entry, Report] | None:
-    """LayerMerge's file with the same training that is no slower than the rival's, the slowest of these."""
-    able = [
-        (entry, report)
-        for entry, report in found
-        if entry.method == "layermerge"
-        and entry.label == rival.label
-        and entry.name in taken
-        and taken[entry.name] <= taken[rival.name] * ABOUT_AS_FAST
-    ]
-    return max(able, key=lambda pair: taken[pair[0].name], default=None)
 
 
 @dataclass(frozen=True)
@@ -50,32 +35,71 @@ NOT_RUN = Outcome("not run yet", "not known yet")
 
 def verdict_of(changes: Sequence[ScoreChange]) -> str:
     """One comparison that LayerMerge loses is enough for no; all have to be won for yes."""
-    if any(change.high is not None and change.high < 0 for change in changes):
+    if any(map(_behind, changes)):
         return "**no**"
-    ahead = all(change.low is not None and change.low > 0 for change in changes)
-    return "yes" if ahead else "within chance"
+    return "yes" if all(map(_ahead, changes)) else "within chance"
+
+
+def comparisons() -> Iterator[tuple[str, Entry, ScoreChange]]:
+    """Network, a rival's entry, and by how much LayerMerge is ahead at its latency: wherever a file of its own is as fast."""
+    for network in STUDY:
+        timed, found = latencies_of(network), dict(results_of(network))
+        taken = timed.milliseconds["onnxruntime"] if timed else {}
+        for entry in found:
+            if entry.method in ("layermerge", CONTROL) or entry.name not in taken:
+                continue
+            if (mine := beside(entry, found, taken)) is not None:
+                yield network, entry, mine.change
+
+
+def of_diffusion(*rivals: str) -> Iterator[tuple[Figure, str, ScoreChange]]:
+    """Likewise on the U-Net: figure, what was compared and its lead in words, and that lead."""
+    for figure in FIGURES:
+        for rival, lead in orderings(figure, rivals):
+            yield figure, f"{rival} {shown(figure, lead)}", ScoreChange(lead[0], "paired", lead[1], lead[2])
+
+
+def standing() -> list[str]:
+    """In how many comparisons LayerMerge is ahead, level and behind, and where it is behind."""
+    told = [
+        (f"{entry.method} on {network} at {entry.budget}, {_training(entry)}: {points(change)} points", change)
+        for network, entry, change in comparisons()
+    ]
+    told += [(f"the U-Net's {figure}, {said}", change) for figure, said, change in of_diffusion(*METHODS[1:], CHANNELS)]
+    if not told:
+        return [NOT_RUN.text]
+    behind = [text for text, change in told if _behind(change)]
+    ahead = sum(_ahead(change) for _, change in told)
+    said = f"ahead in {ahead}, level in {len(told) - ahead - len(behind)}, behind in {len(behind) or 'none'}"
+    return [
+        f"**LayerMerge beside rivals at the same measured latency, by more than chance:** {said} of {len(told)} comparisons"
+        + (". Behind:" if behind else "."),
+        *(["", *(f"- {text}" for text in behind)] if behind else []),
+    ]
+
+
+def _training(entry: Entry) -> str:
+    return {0: "without training", 1: "1 epoch"}.get(entry.epochs, f"{entry.epochs} epochs")
+
+
+def _ahead(change: ScoreChange) -> bool:
+    return change.low is not None and change.low > 0
+
+
+def _behind(change: ScoreChange) -> bool:
+    return change.high is not None and change.high < 0
 
 
 def _against(*methods: str, epochs: Callable[[int], bool] = lambda count: count > 1) -> Callable[[], Outcome]:
     """LayerMerge beside rivals, wherever there is a file of theirs that was trained so long."""
 
     def compare() -> Outcome:
-        told: list[str] = []
-        changes: list[ScoreChange] = []
-        for network in STUDY:
-            timed, found = latencies_of(network), [(entry, made.report) for entry, made in results_of(network)]
-            taken = timed.milliseconds["onnxruntime"] if timed else {}
-            for entry, report in found:
-                if entry.method not in methods or entry.name not in taken or not epochs(entry.epochs):
-                    continue
-                beside = matched(entry, found, taken)
-                if beside is None:
-                    continue
-                change = score_change(report.score, beside[1].score)
-                rival = f"{entry.method}, " if len(methods) > 1 else ""
-                told.append(f"{rival}{network} at {entry.budget} {points(change)}")
-                changes.append(change)
-        return Outcome("; ".join(told), verdict_of(changes)) if told else NOT_RUN
+        found = [one for one in comparisons() if one[1].method in methods and epochs(one[1].epochs)]
+        told = [
+            f"{f'{entry.method}, ' if len(methods) > 1 else ''}{network} at {entry.budget} {points(change)}"
+            for network, entry, change in found
+        ]
+        return Outcome("; ".join(told), verdict_of([change for _, _, change in found])) if told else NOT_RUN
 
     return compare
 
@@ -110,11 +134,13 @@ def _lossless() -> Outcome:
 
 
 def _diffusion() -> Outcome:
-    """Lower noise loss than Depth and LayerOnly, of the same U-Net at the same budget."""
-    leads = diffusion_results.orderings()
-    changes = [ScoreChange(gain, "paired", low, high) for _, (gain, low, high) in leads]
-    told = "; ".join(f"{rival} {diffusion_results.shown(lead)}" for rival, lead in leads)
-    return Outcome(told, verdict_of(changes)) if leads else NOT_RUN
+    """Lower noise loss and lower KID than Depth and LayerOnly, of the same U-Net at the same latency of a step."""
+    found = list(of_diffusion(*METHODS[1:]))
+    told = [
+        f"{figure}: " + "; ".join(said for of, said, _ in found if of == figure)
+        for figure in dict.fromkeys(figure for figure, _, _ in found)
+    ]
+    return Outcome(". ".join(told), verdict_of([change for _, _, change in found])) if told else NOT_RUN
 
 
 CLAIMS: tuple[tuple[str, str, Callable[[], Outcome]], ...] = (

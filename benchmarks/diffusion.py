@@ -25,10 +25,20 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.diffusion_results import BUDGETS, RESULTS, STUDY, DiffusionResult, Lead, Looks, name_of, write_result  # noqa: E402
+from benchmarks.diffusion_results import (  # noqa: E402
+    BUDGETS,
+    RESULTS,
+    STUDY,
+    DiffusionResult,
+    Figure,
+    Looks,
+    name_of,
+    write_result,
+)
 from benchmarks.in_turn import milliseconds  # noqa: E402
 from benchmarks.missing import write_missing  # noqa: E402
 from benchmarks.openvino_extractor import OpenVinoExtractor  # noqa: E402
+from benchmarks.paired_kid import Lead, Nearness, kid_lead  # noqa: E402
 
 from layermerge.data.images import ArrayImages  # noqa: E402
 from layermerge.errors import LayerMergeError  # noqa: E402
@@ -88,7 +98,7 @@ class Bench:
 
 def networks(bench: Bench) -> None:
     """Every method at every budget, then each on a network with fewer channels; equal fine-tuning for all."""
-    settings = bench.run.settings.model_copy(update={"first_budget": BUDGETS[-1]})
+    settings = bench.run.settings.model_copy(update={"first_budget": BUDGETS[0]})
     run = bench.run.with_settings(settings)
     for method, budget in STUDY:
         try:
@@ -124,27 +134,34 @@ def figures(bench: Bench) -> None:
     server = make_runtime("onnxruntime")
     losses = {name: bench.task.test_losses(server.serve_file(file)) for name, file in files.items()}
     real = bench.features(_real(bench))
+    features = {
+        name_of(report.method, report.budget): bench.features(to_pixels(_samples(bench, place)))
+        for report, place in found
+        if bench.wants(name_of(report.method, report.budget))
+    }
+    near = {name: Nearness.of(own, real) for name, own in features.items()}
     for report, place in found:
         name = name_of(report.method, report.budget)
-        seen = _looks(bench, place, real) if bench.wants(name) else None
-        write_result(
-            DiffusionResult(
-                report,
-                tuple((point.epoch, point.score) for point in place.read_recovery()),
-                tuple(place.read_solution().candidates),
-                {runtime: times[name] for runtime, times in taken.items()},
-                {runtime: times[""] for runtime, times in taken.items()},
-                seen,
-                {other: lead_over(losses[name], theirs) for other, theirs in losses.items() if other != name},
-                environment_now(),
-            )
+        leads: dict[Figure, dict[str, Lead]] = {
+            "noise loss": {other: lead_over(losses[name], losses[other]) for other in losses if other != name},
+            "KID": {other: kid_lead(near[name], near[other]) for other in near if name in near and other != name},
+        }
+        result = DiffusionResult(
+            report,
+            tuple((point.epoch, point.score) for point in place.read_recovery()),
+            tuple(place.read_solution().candidates),
+            {runtime: times[name] for runtime, times in taken.items()},
+            {runtime: times[""] for runtime, times in taken.items()},
+            _looks(bench, features[name], real) if name in features else None,
+            leads,
+            environment_now(),
         )
-        print(f"{name}: {seen}", flush=True)
+        write_result(result)
+        print(f"{name}: {result.looks}", flush=True)
 
 
-def _looks(bench: Bench, place: VariantDirectory, real: Tensor) -> Looks:
+def _looks(bench: Bench, own: Tensor, real: Tensor) -> Looks:
     """How far a network's samples are from real images."""
-    own = bench.features(to_pixels(_samples(bench, place)))
     mean, spread = kid(own, real, subsets=SUBSETS, subset_size=SUBSET_SIZE)
     return Looks(len(own), bench.steps, mean, spread, fid(own, real) if len(own) >= own.shape[1] else None)
 

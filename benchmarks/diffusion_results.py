@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from benchmarks.missing import Missing, read_missing, reasons
+from benchmarks.paired_kid import Lead
 
 from layermerge.files import SCHEMA, STRICT, read_document, write_document
 from layermerge.planning.candidate import Candidate
@@ -15,20 +16,25 @@ from layermerge.runs.records import CONTROL, Environment, Report
 
 RESULTS = Path(__file__).resolve().parent / "results" / "diffusion"
 METHODS = ("layermerge", "depth", "layeronly")
+CHANNELS = "channels"
+ON_THE_ORIGINAL = ("layermerge", CONTROL)
+BESIDE_CHANNELS = (*ON_THE_ORIGINAL, f"{CHANNELS}+layermerge")
+"""LayerMerge's networks that stand beside rivals which began with the original."""
 BUDGETS = ("85%", "75%")
 FURTHER = "60%"
 """Where methods take a network whose channels were pruned to the last budget."""
 STUDY = [
     (CONTROL, "100%"),
     *((method, budget) for budget in BUDGETS for method in METHODS),
-    ("channels", BUDGETS[-1]),
-    ("channels", FURTHER),
-    *((f"channels+{method}", FURTHER) for method in METHODS),
+    (CHANNELS, BUDGETS[-1]),
+    (CHANNELS, FURTHER),
+    *((f"{CHANNELS}+{method}", FURTHER) for method in METHODS),
 ]
-ORDER = (CONTROL, *METHODS, "channels", *(f"channels+{method}" for method in METHODS))
+ORDER = (CONTROL, *METHODS, CHANNELS, *(f"{CHANNELS}+{method}" for method in METHODS))
 NOT_RUN = "Not run yet: `python benchmarks/diffusion.py`."
-Lead = tuple[float, float, float]
-"""By how much a loss is lower than another's, image by image on the same noise, and the 95 % interval of that."""
+Figure = Literal["noise loss", "KID"]
+FIGURES: tuple[Figure, ...] = get_args(Figure)
+"""What networks are compared by; of both, less is better."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +67,8 @@ class DiffusionResult:
     original_milliseconds: dict[str, float]
     looks: Looks | None
     """None where it was not sampled."""
-    lead: dict[str, Lead]
-    """Over the others, by their names: how much lower the noise loss on all test images is."""
+    leads: dict[Figure, dict[str, Lead]]
+    """How much lower a figure is than the others', by their names: on the same noise, added to images or sampled from."""
     environment: Environment
     schema_version: Literal[2] = SCHEMA
 
@@ -99,18 +105,19 @@ def table(results: Sequence[DiffusionResult] | None = None) -> list[str]:
     if not found:
         return [NOT_RUN]
     lines = [
-        "| method | budget | onnxruntime | OpenVINO | noise loss | below the control's (paired 95 %) | KID x 1000 | FID | "
-        "convs |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| method | budget | onnxruntime | OpenVINO | noise loss | below the control's (paired 95 %) | FID | KID x 1000 | "
+        "below the control's (paired 95 %) | convs |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     control = name_of(CONTROL, "100%")
     for one in found:
         report = one.report
         name = "original, fine-tuned" if report.method == CONTROL else report.method
-        lead = "" if report.method == CONTROL or control not in one.lead else shown(one.lead[control])
+        fid, kid = _distances(one.looks)
+        loss_lead, kid_lead = (_beside(one, control, figure) for figure in FIGURES)
         lines.append(
             f"| {name} | {report.budget} | {_time(one, 'onnxruntime')} | {_time(one, 'openvino')} | {report.score.value:.5f} | "
-            f"{lead} | {_distances(one.looks)} | {report.convs_after} |"
+            f"{loss_lead} | {fid} | {kid} | {kid_lead} | {report.convs_after} |"
         )
     first = found[0]
     made = first.environment
@@ -124,31 +131,58 @@ def table(results: Sequence[DiffusionResult] | None = None) -> list[str]:
     ]
 
 
-def orderings(results: Sequence[DiffusionResult] | None = None) -> list[tuple[str, Lead]]:
-    """LayerMerge's lead over Depth and LayerOnly wherever both took the same network to the same budget."""
-    found = {one.name: one for one in (read_results() if results is None else results)}
-    leads: list[tuple[str, Lead]] = []
-    for one in found.values():
-        before, _, last = one.report.method.rpartition("+")
-        if last != "layermerge":
+def orderings(
+    figure: Figure, rivals: Sequence[str], results: Sequence[DiffusionResult] | None = None
+) -> list[tuple[str, Lead]]:
+    """LayerMerge's lead over rivals at their latency, wherever both took the same network further."""
+    found = read_results() if results is None else results
+    told: list[tuple[str, Lead]] = []
+    for rival in found:
+        before, _, last = rival.report.method.rpartition("+")
+        if last not in rivals:
             continue
-        for rival in METHODS[1:]:
-            other = name_of(f"{before}+{rival}" if before else rival, one.report.budget)
-            if other in one.lead:
-                leads.append((f"{rival}{' after channels' if before else ''} at {one.report.budget}", one.lead[other]))
-    return leads
+        mine = BESIDE_CHANNELS if last == CHANNELS else (f"{before}+layermerge",) if before else ON_THE_ORIGINAL
+        curve = [one for one in found if one.report.method in mine and rival.name in one.leads.get(figure, {})]
+        if curve:
+            said = f"{last}{' after channels' if before else ''} at {rival.report.budget}"
+            told.append((said, lead_at(rival, curve, figure)))
+    return told
 
 
-def shown(lead: Lead) -> str:
-    return f"{lead[0]:+.5f} ({lead[1]:+.5f} to {lead[2]:+.5f})"
+def lead_at(rival: DiffusionResult, curve: Sequence[DiffusionResult], figure: Figure) -> Lead:
+    """That of the chord between the next slower and the next faster network; of the last one, beyond either end."""
+    timed = [(one.milliseconds["onnxruntime"], one.leads[figure][rival.name]) for one in curve]
+    own = rival.milliseconds["onnxruntime"]
+    ms = min(max(own, min(timed)[0]), max(timed)[0])
+    slower, faster = min(pair for pair in timed if pair[0] >= ms), max(pair for pair in timed if pair[0] <= ms)
+    share = 0.0 if slower[0] == faster[0] else (slower[0] - ms) / (slower[0] - faster[0])
+    # Bounds are mixed as means are: as if both differences always erred alike, which is wider than need be.
+    gain, low, high = (
+        (1 - share) * of_slower + share * of_faster for of_slower, of_faster in zip(slower[1], faster[1], strict=True)
+    )
+    return gain, low, high
 
 
-def _distances(looks: Looks | None) -> str:
-    """Cells of KID and FID."""
+def shown(figure: Figure, lead: Lead) -> str:
+    """KID in thousandths, as it is usually given."""
+    if figure == "KID":
+        lead = (1000 * lead[0], 1000 * lead[1], 1000 * lead[2])
+    places = 1 if figure == "KID" else 5
+    return f"{lead[0]:+.{places}f} ({lead[1]:+.{places}f} to {lead[2]:+.{places}f})"
+
+
+def _beside(one: DiffusionResult, control: str, figure: Figure) -> str:
+    """A cell: how much lower than the control's; empty where they were not compared, as for the control itself."""
+    lead = one.leads.get(figure, {}).get(control)
+    return "" if lead is None else shown(figure, lead)
+
+
+def _distances(looks: Looks | None) -> tuple[str, str]:
+    """Cells of FID and KID."""
     if looks is None:
-        return "- | -"
+        return "-", "-"
     distance = "-" if looks.fid is None else f"{looks.fid:.1f}"
-    return f"{1000 * looks.kid:.1f} ± {1000 * looks.kid_spread:.1f} | {distance}"
+    return distance, f"{1000 * looks.kid:.1f} ± {1000 * looks.kid_spread:.1f}"
 
 
 def _sampled(found: Sequence[DiffusionResult]) -> str:

@@ -26,6 +26,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.chosen_elsewhere import train_as_chosen, unknown_here  # noqa: E402
 from benchmarks.in_turn import milliseconds  # noqa: E402
 from benchmarks.missing import Missing, read_missing, write_missing  # noqa: E402
 
@@ -41,11 +42,10 @@ from layermerge.runs.environment import environment_now  # noqa: E402
 from layermerge.runs.methods import criterion_of, run_control, run_method  # noqa: E402
 from layermerge.runs.opening import open_run  # noqa: E402
 from layermerge.runs.recipe import RunRecipe, read_recipe  # noqa: E402
-from layermerge.runs.records import CONTROL, Environment, Report, Result, Variant  # noqa: E402
-from layermerge.runs.steps import finish, original_ms, start_of  # noqa: E402
+from layermerge.runs.records import CONTROL, Environment, Report, Result  # noqa: E402
+from layermerge.runs.steps import start_of  # noqa: E402
 from layermerge.runtimes.exporting import export  # noqa: E402
 from layermerge.runtimes.registry import make_runtime  # noqa: E402
-from layermerge.solving.budget import budget_ms  # noqa: E402
 from layermerge.surgery.merge import merge  # noqa: E402
 from layermerge.surgery.rewrite import rewrite  # noqa: E402
 from layermerge.tracing.trace import trace  # noqa: E402
@@ -241,25 +241,15 @@ class Study:
             return run_control(context), ()
         chosen = self.chosen_elsewhere(context, entry)
         if chosen is not None:
-            variant = Variant(
-                method=entry.method,
-                budget=entry.budget,
-                label=entry.label,
-                budget_ms=budget_ms(entry.budget, original_ms(context)),
-                cost=chosen.report.cost,
-            )
-            net = start_of(context, chosen.candidates)
-            return finish(context, variant, net, context.settings.finetune), chosen.candidates
+            return train_as_chosen(context, chosen.report, chosen.candidates), chosen.candidates
         result = run_method(context, entry.method, entry.budget)
         return result, tuple(result.solution.candidates) if result.solution is not None else ()
 
     def chosen_elsewhere(self, context: Context, entry: Entry) -> Made | None:
         """The same choice without training, where its file tells all of it and the run directory here knows none."""
         path = self.results / f"{Entry(entry.method, entry.budget, 0).name}.json"
-        known = context.directory.choice(entry.method, entry.budget)
-        if not entry.epochs or entry.method not in MENUS or known.is_file() or not path.is_file():
-            return None
-        return read_document(path, Made)
+        taken = entry.epochs and entry.method in MENUS and unknown_here(context, entry.method, entry.budget)
+        return read_document(path, Made) if taken and path.is_file() else None
 
     def criterion(self, budget: str = "75%") -> Criterion:
         """Tried at one budget, without training, on held-out training images."""

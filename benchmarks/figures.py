@@ -3,7 +3,7 @@
     python benchmarks/figures.py                  # all that result files allow, into benchmarks/pictures
     python benchmarks/kernel_growth.py            # the figure of how kernels grow is measured by a script of its own
 
-The files are those of `evidence.py` and `diffusion.py`.
+The files are those of `evidence.py`, `diffusion.py` and `detectors.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import diffusion_results  # noqa: E402
+from benchmarks import detector_results, diffusion_results  # noqa: E402
 from benchmarks.diffusion_results import METHODS  # noqa: E402
 from benchmarks.evidence import STUDY, Entry, Made, latencies_of, results_of  # noqa: E402
 
@@ -99,6 +99,17 @@ def diffusion() -> Iterator[Path]:
         yield _draw_choices(rows, PICTURES / "choices-diffusion.svg")
 
 
+def detectors() -> Iterator[Path]:
+    """How detectors that imitate their original come back."""
+    found = [one for one in detector_results.read_results(detector_results.RESULTS) if one.recovery]
+    for network in dict.fromkeys(one.network for one in found):
+        curves = [
+            RecoveryCurve(one.report.method, one.report.budget, one.recovery) for one in found if one.network == network
+        ]
+        score = "held-out score: 0 is the original, -0.5 the mean answer"
+        yield plot_recovery(curves, PICTURES / f"recovery-{network}.svg", score=score)
+
+
 def _draw_choices(rows: Sequence[tuple[str, Sequence[Candidate]]], path: Path) -> Path:
     """Networks one above the other: what stays, what merges, what goes."""
     layers = max(candidate.end for _, candidates in rows for candidate in candidates)
@@ -135,6 +146,7 @@ def made_figures() -> Iterator[Path]:
                 if (path := draw(network, found, label)) is not None:
                     yield path
     yield from diffusion()
+    yield from detectors()
 
 
 def main() -> None:

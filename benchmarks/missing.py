@@ -12,6 +12,8 @@ from layermerge.files import SCHEMA, STRICT, read_document, write_document
 from layermerge.runs.environment import environment_now
 from layermerge.runs.records import Environment
 
+_ENDING = ".missing.json"
+
 
 @dataclass(frozen=True)
 class Missing:
@@ -25,7 +27,12 @@ class Missing:
 
 
 def _path(folder: Path, name: str) -> Path:
-    return folder / f"{name}.missing.json"
+    return folder / f"{name}{_ENDING}"
+
+
+def tells_of_missing(path: Path) -> bool:
+    """Whether a file is one of these, not a result."""
+    return path.name.endswith(_ENDING)
 
 
 def write_missing(folder: Path, name: str, error: LayerMergeError) -> None:
@@ -37,7 +44,7 @@ def read_missing(folder: Path, name: str) -> Missing | None:
     return read_document(path, Missing) if path.is_file() else None
 
 
-def reasons(found: Iterable[tuple[str, Missing]]) -> list[str]:
+def reasons(found: Iterable[tuple[str, Missing]], who: str = "What rivals do not reach") -> list[str]:
     """Lines of Markdown about (what was asked for, why it is not there); none where nothing is missing."""
-    lines = [f"- {asked}: {missing.reason}." for asked, missing in found]
-    return ["", "What rivals do not reach:", "", *lines] if lines else []
+    lines = dict.fromkeys(f"- {asked}: {missing.reason}." for asked, missing in found)  # with and without training
+    return ["", f"{who}:", "", *lines] if lines else []

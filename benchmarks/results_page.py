@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import chosen_networks, detector_results, diffusion_results, estimators  # noqa: E402
-from benchmarks.claims import claims, matched, points  # noqa: E402
+from benchmarks.claims import claims, points, standing  # noqa: E402
+from benchmarks.equal_latency import beside  # noqa: E402
 from benchmarks.evidence import STUDY, Entry, Latencies, latencies_of, missing_of, results_of  # noqa: E402
 from benchmarks.missing import reasons  # noqa: E402
 
@@ -27,7 +28,7 @@ from layermerge.reporting.score_change import score_change  # noqa: E402
 from layermerge.runs.records import CONTROL, Report  # noqa: E402
 from layermerge.tasks.base import Score  # noqa: E402
 
-PAGES = ("README.md", "benchmarks/README.md", "docs/results.md")
+PAGES = ("README.md", "benchmarks/README.md", "docs/results.md", "docs/unlabelled.md")
 TITLES = {
     "demo": "the demo's network, 10,000 images of Fashion-MNIST",
     "resnet20": "ResNet-20, CIFAR-10",
@@ -144,23 +145,23 @@ def untrained(network: str) -> list[str]:
 
 
 def rivals(network: str) -> list[str]:
-    """Each rival's file beside the most accurate LayerMerge file that is about as fast or faster, image by image."""
+    """Each rival's file beside LayerMerge at the same latency, image by image."""
     timed = latencies_of(network)
     if timed is None:
         return [_NOT_RUN.format(network=network)]
     lines = [
-        "| rival | budget | epochs | its latency | LayerMerge's | points that LayerMerge is ahead (paired 95 %) |",
+        "| rival | budget | epochs | its latency | LayerMerge's files on either side | "
+        "points that LayerMerge is ahead (paired 95 %) |",
         "|---|---|---|---|---|---|",
     ]
-    found, taken = [(entry, made.report) for entry, made in results_of(network)], timed.milliseconds["onnxruntime"]
-    for entry, report in found:
+    found, taken = dict(results_of(network)), timed.milliseconds["onnxruntime"]
+    for entry in found:
         if entry.method in ("layermerge", CONTROL) or entry.name not in taken:
             continue
-        beside = matched(entry, found, taken)
-        mine = "none is as fast" if beside is None else _times(timed, "onnxruntime", beside[0])
-        ahead = "" if beside is None else points(score_change(report.score, beside[1].score))
+        mine = beside(entry, found, taken)
+        files, ahead = ("none is as fast", "") if mine is None else (mine.budgets, points(mine.change))
         its = _times(timed, "onnxruntime", entry)
-        lines.append(f"| {entry.method} | {entry.budget} | {entry.epochs} | {its} | {mine} | {ahead} |")
+        lines.append(f"| {entry.method} | {entry.budget} | {entry.epochs} | {its} | {files} | {ahead} |")
     return lines + reasons((f"{entry.method} at {entry.budget}", missing) for entry, missing in missing_of(network))
 
 
@@ -204,7 +205,12 @@ def _origin(timed: Latencies, reports: Sequence[Report]) -> str:
 
 
 def _detectors() -> list[str]:
-    return detector_results.table(detector_results.read_results(detector_results.RESULTS))
+    folder = detector_results.RESULTS
+    return detector_results.table(detector_results.read_results(folder), detector_results.unreachable(folder))
+
+
+def _detectors_briefly() -> list[str]:
+    return detector_results.briefly(detector_results.read_results(detector_results.RESULTS))
 
 
 RENDERERS: dict[str, Callable[[], list[str]]] = {
@@ -216,8 +222,10 @@ RENDERERS: dict[str, Callable[[], list[str]]] = {
     "expected": expected,
     "expected-briefly": partial(expected, every=False),
     "detectors": _detectors,
+    "detectors-briefly": _detectors_briefly,
     "diffusion": diffusion_results.table,
     "claims": claims,
+    "standing": standing,
     "estimators": estimators.results,
     "chosen": chosen_networks.table,
 }

@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 from benchmarks import agreement
 from benchmarks.agreement import Boxes, Interval, Matches, Overlap
-from benchmarks.detector_results import DetectorResult, read_results, table, write_result
+from benchmarks.detector_results import DetectorResult, briefly, name_of, read_results, table, unreachable, write_result
 from benchmarks.drawn_pictures import KINDS, draw_folder
+from benchmarks.missing import write_missing
 from numpy.random import default_rng
 from PIL import Image
+
+from layermerge.errors import InfeasibleBudget
+from layermerge.runs.records import Environment, Report
+from layermerge.tasks.base import Score
 
 SIDE = 64
 
@@ -165,37 +170,48 @@ def test_intervals_are_those_of_a_mean_over_pictures() -> None:
 # -- the table
 
 
+REPORT = Report(
+    method="layermerge",
+    budget="80%",
+    label="untrained",
+    budget_ms=24.0,
+    stamp="",
+    runtime="onnxruntime",
+    threads=1,
+    batch_size=1,
+    original_ms=30.0,
+    measured_ms=23.4,
+    budget_kept=True,
+    original_score=Score("distance to the original", 0.0, 120, 0.0, 0.0, "loss"),
+    score=Score("distance to the original", 0.02, 120, 0.01, 0.03, "loss"),
+    held_out=-0.02,
+    convs_before=83,
+    convs_after=60,
+    epochs=0.0,
+)
 RESULT = DetectorResult(
     network="yolox",
     file="detector.onnx",
-    budget="80%",
-    label="untrained",
+    report=REPORT,
+    candidates=(),
+    recovery=(),
     seed=0,
     steps=0,
     minutes_trained=0.0,
-    runtime="onnxruntime",
     file_ms=31.0,
     original_ms=30.0,
     measured_ms=23.4,
-    convs_before=83,
-    convs_after=60,
     pictures=120,
     original_boxes=700,
     agreement={"mAP at IoU 0.5": Interval(0.91, 0.9, 0.92), "mAP at IoU 0.75": Interval(0.8, 0.78, 0.82)},
-    distance=0.02,
-    command="python benchmarks/detectors.py score yolox",
-    commit="abc",
-    compressed_by="abc",
-    processor="some",
-    versions={"onnxruntime": "1"},
-    date="2026-01-01T00:00:00+00:00",
+    environment=Environment("2026-01-01T00:00:00+00:00", "some", 2, "system", {"onnxruntime": "1"}, "abc"),
 )
 
 
 def test_results_come_back_and_are_tabled_in_order(tmp_path: Path) -> None:
-    trained = replace(RESULT, label="trained-60min", steps=900, minutes_trained=58.3)
+    trained = replace(RESULT, report=replace(REPORT, label="trained-60min"), steps=900, minutes_trained=58.3)
     text = replace(RESULT, network="ppocr", agreement={"IoU of the text map": Interval(0.7, 0.6, 0.8)})
-    small = replace(RESULT, budget="60%")
+    small = replace(RESULT, report=replace(REPORT, budget="60%"))
     for one in (text, small, trained, RESULT):
         write_result(tmp_path, one)
     found = read_results(tmp_path)
@@ -210,7 +226,33 @@ def test_results_come_back_and_are_tabled_in_order(tmp_path: Path) -> None:
     assert lines[5].split(" | ")[7:] == ["-", "-", "-", "0.700 (0.600 to 0.800)", "- |"]
     boxes = "YOLOX (ddddocr) finds 5.8 boxes a picture; PP-OCRv4 text detector finds 5.8 boxes a picture"
     assert lines[6:] == ["", f"120 test pictures; {boxes}. some, commit abc, 2026-01-01."]
-    assert table([]) == ["(not run yet)"]
+    assert table([])[0].startswith("Not run yet")
+    assert briefly([])[0].startswith("Not run yet")
+
+
+def test_a_short_table_has_a_line_a_budget() -> None:
+    trained = replace(
+        RESULT,
+        report=replace(REPORT, label="trained-60min"),
+        steps=900,
+        minutes_trained=58.3,
+        agreement={name: Interval(0.95, 0.9, 0.99) for name in RESULT.agreement},
+    )
+    text = replace(RESULT, network="ppocr", agreement={"IoU of the text map": Interval(0.7, 0.6, 0.8)})
+    agreed = "mAP at IoU 0.5 / mAP at IoU 0.75"
+    assert briefly([RESULT, trained, text])[2:] == [
+        f"| YOLOX (ddddocr) | 78% | {agreed} | 0.910 / 0.800 | 0.950 / 0.950 (58 min) |",
+        "| PP-OCRv4 text detector | 78% | IoU of the text map | 0.700 | not run yet |",
+    ]
+    assert briefly([trained])[2:] == [f"| YOLOX (ddddocr) | 78% | {agreed} |  | 0.950 / 0.950 (58 min) |"]
+
+
+def test_a_budget_that_cannot_be_met_is_a_line_and_no_result(tmp_path: Path) -> None:
+    write_result(tmp_path, RESULT)
+    write_missing(tmp_path, name_of("ppocr", "60%"), InfeasibleBudget(39.0, 33.0, 38.0))
+    assert read_results(tmp_path) == [RESULT]
+    last = table([RESULT], unreachable(tmp_path))[-1]
+    assert last.startswith("- PP-OCRv4 text detector at 60%: no choice of candidates runs in 33.0000 ms")
 
 
 def test_results_that_stand_in_the_page_can_be_read() -> None:
