@@ -52,7 +52,7 @@ from benchmarks.missing import write_missing  # noqa: E402
 from layermerge.data.preparation import STATISTICS, Preparation, Statistics  # noqa: E402
 from layermerge.data.sets import Draw  # noqa: E402
 from layermerge.errors import InfeasibleBudget  # noqa: E402
-from layermerge.files import read_document  # noqa: E402
+from layermerge.files import read_document, write_document  # noqa: E402
 from layermerge.models import load_model  # noqa: E402
 from layermerge.planning.rules import Rules  # noqa: E402
 from layermerge.runs.compress import compress_run  # noqa: E402
@@ -155,7 +155,7 @@ def steps_within(context: Context, minutes: float, label: str) -> int:
             count += 1
             if count >= 5 and time.perf_counter() - began > 20:
                 break
-        known.write_text(json.dumps(max(1, round(60 * minutes * count / (time.perf_counter() - began)))))
+        write_document(known, max(1, round(60 * minutes * count / (time.perf_counter() - began))))
     return int(json.loads(known.read_text()))
 
 
