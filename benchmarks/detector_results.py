@@ -40,11 +40,12 @@ class DetectorResult:
     network: str
     file: str
     report: Report
-    """Of the run that compressed and trained it, its seed aside: that is the recipe's, pictures have seeds in the script."""
+    """Of the run that compressed and trained it."""
     candidates: tuple[Candidate, ...]
     recovery: tuple[tuple[float, float], ...]
     """How the held-out score came back, by epoch; empty without training."""
-    seed: int
+    seeds: dict[str, int]
+    """Pictures have theirs in the script."""
     steps: int
     minutes_trained: float
     file_ms: float

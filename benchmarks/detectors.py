@@ -48,6 +48,7 @@ from benchmarks.detector_results import (  # noqa: E402
 from benchmarks.drawn_pictures import KINDS, draw_folder  # noqa: E402
 from benchmarks.in_turn import milliseconds  # noqa: E402
 from benchmarks.missing import write_missing  # noqa: E402
+from benchmarks.seeds import seeds_of  # noqa: E402
 
 from layermerge.data.preparation import STATISTICS, Preparation, Statistics  # noqa: E402
 from layermerge.data.sets import Draw  # noqa: E402
@@ -81,7 +82,7 @@ CONFIDENT = 0.5
 CLOCK = ClockSettings(least_rounds=100, most_rounds=3000, seconds=40.0, spread=0.003, least_seconds=15.0)
 ADAM = Recipe(steps=1, batch_size=8, optimizer="adam", lr=2e-4, weight_decay=0.0, clip_norm=1.0, channels_last=True)
 TRAINING = {"ppocr": ADAM, "yolox": ADAM.model_copy(update={"lr": 2e-5, "warmup_epochs": 0.3})}
-"""The YOLOX has no norms, and its rate was chosen on held-out pictures: 73 steps at 6e-5 led away from where the fit had been."""
+"""The YOLOX has no norms, and its rate was chosen on held-out pictures: 73 steps at 6e-5 led away from the fit."""
 
 
 class FewPictures(Settings):
@@ -200,7 +201,7 @@ def _result(
         report=report,
         candidates=tuple(place.read_solution().candidates),
         recovery=tuple((point.epoch, point.score) for point in curve),
-        seed=TRAINING[detector.name].seed,
+        seeds=seeds_of(detector.open(report.label, TRAINING[detector.name] if curve else None)),
         steps=curve[-1].step if curve else 0,
         minutes_trained=round(curve[-1].seconds / 60, 1) if curve else 0.0,
         file_ms=ms[0],

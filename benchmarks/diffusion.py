@@ -39,6 +39,7 @@ from benchmarks.in_turn import milliseconds  # noqa: E402
 from benchmarks.missing import write_missing  # noqa: E402
 from benchmarks.openvino_extractor import OpenVinoExtractor  # noqa: E402
 from benchmarks.paired_kid import Lead, Nearness, kid_lead  # noqa: E402
+from benchmarks.seeds import seeds_of  # noqa: E402
 
 from layermerge.data.images import ArrayImages  # noqa: E402
 from layermerge.errors import LayerMergeError  # noqa: E402
@@ -59,6 +60,8 @@ from layermerge.tasks.diffusion import Diffusion  # noqa: E402
 RUNTIMES = ("onnxruntime", "openvino")
 PICTURES = ROOT / "benchmarks" / "pictures"
 SUBSETS, SUBSET_SIZE = 100, 500
+SEED = 0
+"""Of the start noise, the same for every network."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,7 @@ def figures(bench: Bench) -> None:
         result = DiffusionResult(
             report,
             tuple((point.epoch, point.score) for point in place.read_recovery()),
+            seeds_of(bench.run) | {"samples": SEED},
             tuple(place.read_solution().candidates),
             {runtime: times[name] for runtime, times in taken.items()},
             {runtime: times[""] for runtime, times in taken.items()},
@@ -192,6 +196,7 @@ def _samples(bench: Bench, place: VariantDirectory) -> Tensor:
             shape,
             count=bench.count,
             steps=bench.steps,
+            seed=SEED,
             spacing="quadratic",
             show_progress=True,
         )

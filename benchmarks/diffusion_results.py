@@ -61,6 +61,7 @@ class DiffusionResult:
 
     report: Report
     recovery: tuple[tuple[float, float], ...]
+    seeds: dict[str, int]
     candidates: tuple[Candidate, ...]
     milliseconds: dict[str, float]
     """Of a step of the report's batch, by runtime."""

@@ -29,6 +29,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.chosen_elsewhere import train_as_chosen, unknown_here  # noqa: E402
 from benchmarks.in_turn import milliseconds  # noqa: E402
 from benchmarks.missing import Missing, read_missing, write_missing  # noqa: E402
+from benchmarks.seeds import seeds_of  # noqa: E402
 
 from layermerge.baselines.channel_pruning import prune_channels  # noqa: E402
 from layermerge.calibration.calibrate import calibrate  # noqa: E402
@@ -157,6 +158,7 @@ class Made:
 
     report: Report
     recovery: tuple[tuple[float, float], ...]
+    seeds: dict[str, int]
     candidates: tuple[Candidate, ...] = ()
     """Of methods that solve over tables."""
     channel_ratio: float | None = None
@@ -229,7 +231,8 @@ class Study:
             curve = context.directory.variant(entry.method, entry.budget, entry.label).read_recovery()
             recovery = tuple((point.epoch, point.score) for point in curve)
             share = context.directory.read_channels(entry.budget) if entry.method == "channels" else None
-            write_document(path, Made(result.report, recovery, chosen, share.ratio if share else None))
+            made = Made(result.report, recovery, seeds_of(context), chosen, share.ratio if share else None)
+            write_document(path, made)
             print(result.report, flush=True)
 
     def result(self, context: Context, entry: Entry) -> tuple[Result, tuple[Candidate, ...]]:

@@ -55,7 +55,9 @@ def result(method: str, budget: str, loss: float, lead: dict[str, Lead], ms: flo
     own, whole = {"onnxruntime": ms, "openvino": 8.0}, {"onnxruntime": 10.0, "openvino": 10.0}
     looks = Looks(2048, 25, 0.0123, 0.0045, None) if method == "layermerge" else None
     kid_lead = {name: (10 * gain, 10 * low, 10 * high) for name, (gain, low, high) in lead.items()}
-    return DiffusionResult(report, (), (), own, whole, looks, {"noise loss": lead, "KID": kid_lead}, environment_now())
+    return DiffusionResult(
+        report, (), {}, (), own, whole, looks, {"noise loss": lead, "KID": kid_lead}, environment_now()
+    )
 
 
 def write_all(folder: Path, layeronly: Lead) -> list[DiffusionResult]:

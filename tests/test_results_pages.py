@@ -88,7 +88,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(evidence, "RESULTS", tmp_path)
     for entry in evidence.STUDY["resnet20"]:
         if entry.name in RIGHT:
-            made = Made(report(entry, RIGHT[entry.name]), ((0.0, 0.5), (5.0, 0.9)))
+            made = Made(report(entry, RIGHT[entry.name]), ((0.0, 0.5), (5.0, 0.9)), {})
             write_document(tmp_path / "resnet20" / f"{entry.name}.json", made)
     timed = Latencies(1, {"onnxruntime": MS, "openvino": MS}, environment_now())
     write_document(tmp_path / "resnet20" / "latencies.json", timed)
@@ -130,7 +130,7 @@ def test_nothing_stands_beside_a_rival_that_is_faster_than_every_file() -> None:
 
 def test_without_training_the_slowest_file_is_the_network_as_it_came(study: Path) -> None:
     rival = Entry("channels", "60%", 0)
-    write_document(study / "resnet20" / f"{rival.name}.json", Made(report(rival, 840), ()))
+    write_document(study / "resnet20" / f"{rival.name}.json", Made(report(rival, 840), (), {}))
     mine = beside(rival, dict(evidence.results_of("resnet20")), MS | {rival.name: 1.625})
     assert mine is not None
     assert (mine.budgets, mine.share) == ("100% and 60%", 0.5)
@@ -151,7 +151,7 @@ def test_trained_files_are_compared_with_the_control_of_the_same_epochs() -> Non
 
 
 def test_a_line_has_a_choice_before_and_after_training_and_its_control(study: Path) -> None:
-    made = Made(report(Entry("layermerge", "55%", 0), 860), ())
+    made = Made(report(Entry("layermerge", "55%", 0), 860), (), {})
     write_document(study / "resnet20" / "layermerge-55pct-none.json", made)
     timed = Latencies(1, {"onnxruntime": MS | {"layermerge-55pct-none": 1.02}}, environment_now())
     write_document(study / "resnet20" / "latencies.json", timed)
@@ -241,7 +241,7 @@ def test_every_choice_is_made_before_anything_is_trained(network: str) -> None:
 def test_a_network_that_was_chosen_elsewhere_is_trained_as_it_was_chosen(study: Path, tmp_path: Path) -> None:
     """Only where its file tells the whole choice, and only until tables are measured here."""
     for method in ("channels", "sequential"):
-        made = Made(report(Entry(method, "60%", 0), 800), ())
+        made = Made(report(Entry(method, "60%", 0), 800), (), {})
         write_document(study / "resnet20" / f"{method}-60pct-none.json", made)
     here = RunDirectory(tmp_path / "run")
     context, place = cast("Context", SimpleNamespace(directory=here)), Study("resnet20", {}, here.path)
