@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from benchmarks.diffusion_results import CHANNELS, FIGURES, METHODS, Figure, orderings, shown
 from benchmarks.equal_latency import beside
 from benchmarks.evidence import STUDY, Entry, latencies_of, results_of
+from benchmarks.paired_kid import Lead
 
 from layermerge.reporting.score_change import ScoreChange, score_change
 from layermerge.runs.records import CONTROL
 from layermerge.tasks.base import Score
 
+UNITS: dict[Figure, str] = {"noise loss": "noise loss", "KID": "KID x 1000 of samples"}
 LOSSLESS = 0.005
 """What may be lost where a speed-up is said to cost nothing: half a point."""
 
@@ -52,11 +54,16 @@ def comparisons() -> Iterator[tuple[str, Entry, ScoreChange]]:
                 yield network, entry, mine.change
 
 
-def of_diffusion(*rivals: str) -> Iterator[tuple[Figure, str, ScoreChange]]:
-    """Likewise on the U-Net: figure, what was compared and its lead in words, and that lead."""
+def of_diffusion(*rivals: str) -> Iterator[tuple[Figure, str, Lead]]:
+    """Likewise on the U-Net: figure, rival, and the lead over it."""
     for figure in FIGURES:
         for rival, lead in orderings(figure, rivals):
-            yield figure, f"{rival} {shown(figure, lead)}", ScoreChange(lead[0], "paired", lead[1], lead[2])
+            yield figure, rival, lead
+
+
+def _change(lead: Lead) -> ScoreChange:
+    gain, low, high = lead
+    return ScoreChange(gain, "paired", low, high)
 
 
 def standing() -> list[str]:
@@ -65,7 +72,10 @@ def standing() -> list[str]:
         (f"{entry.method} on {network} at {entry.budget}, {_training(entry)}: {points(change)} points", change)
         for network, entry, change in comparisons()
     ]
-    told += [(f"the U-Net's {figure}, {said}", change) for figure, said, change in of_diffusion(*METHODS[1:], CHANNELS)]
+    told += [
+        (f"{rival} on the small U-Net: {shown(figure, lead)} in {UNITS[figure]}", _change(lead))
+        for figure, rival, lead in of_diffusion(*METHODS[1:], CHANNELS)
+    ]
     if not told:
         return [NOT_RUN.text]
     behind = [text for text, change in told if _behind(change)]
@@ -137,10 +147,10 @@ def _diffusion() -> Outcome:
     """Lower noise loss and lower KID than Depth and LayerOnly, of the same U-Net at the same latency of a step."""
     found = list(of_diffusion(*METHODS[1:]))
     told = [
-        f"{figure}: " + "; ".join(said for of, said, _ in found if of == figure)
+        f"{figure}: " + "; ".join(f"{rival} {shown(figure, lead)}" for of, rival, lead in found if of == figure)
         for figure in dict.fromkeys(figure for figure, _, _ in found)
     ]
-    return Outcome(". ".join(told), verdict_of([change for _, _, change in found])) if told else NOT_RUN
+    return Outcome(". ".join(told), verdict_of([_change(lead) for _, _, lead in found])) if told else NOT_RUN
 
 
 CLAIMS: tuple[tuple[str, str, Callable[[], Outcome]], ...] = (

@@ -223,7 +223,7 @@ def test_the_page_begins_with_what_was_lost(monkeypatch: pytest.MonkeyPatch) -> 
     told = standing()
     assert told[0].endswith("ahead in 1, level in 1, behind in 2 of 4 comparisons. Behind:")
     assert told[2].startswith("- channels on resnet20 at 75%, 5 epochs: -1.00 (-1.")
-    assert told[3:] == ["- the U-Net's KID, layeronly at 85% -2.0 (-3.0 to -1.0)"]
+    assert told[3:] == ["- layeronly at 85% on the small U-Net: -2.0 (-3.0 to -1.0) in KID x 1000 of samples"]
     monkeypatch.setattr(of_paper, "beside", lambda *_: None)
     monkeypatch.setattr(of_paper, "orderings", lambda *_: [])
     assert standing() == ["not run yet"]
