@@ -165,15 +165,22 @@ def test_targets_behind_an_activation_are_at_least_as_good_as_before_it(monkeypa
 # -- what comes back
 
 
-def test_it_trains_with_a_norm_and_keeps_the_modes(tmp_path: Path) -> None:
-    net = rewritten(plain(nn.ReLU())).train()
+@pytest.mark.parametrize("normed", [True, False])
+def test_it_trains_with_a_norm_where_the_network_has_any_and_keeps_the_modes(tmp_path: Path, *, normed: bool) -> None:
+    model = plain(nn.ReLU())
+    if normed:
+        model.append(nn.BatchNorm2d(4).eval())
+    net = rewritten(model).train()
     net.get_submodule("4").eval()
     out = lm.calibrate(net, random_tensor(100, 3, 8, 8))
     assert out.training
-    assert isinstance(out.get_submodule("2_norm"), nn.BatchNorm2d)
-    assert out.get_submodule("2_norm").training
     assert not out.get_submodule("4").training
-    assert set(out.state_dict()) >= {"2.weight", "2_norm.weight", "2_norm.running_mean", "4.weight", "4.bias"}
+    if normed:
+        assert isinstance(out.get_submodule("2_norm"), nn.BatchNorm2d)
+        assert out.get_submodule("2_norm").training
+        assert set(out.state_dict()) >= {"2.weight", "2_norm.weight", "2_norm.running_mean", "4.weight", "4.bias"}
+    else:
+        assert set(out.state_dict()) == {"2.weight", "2.bias", "4.weight", "4.bias"}
     before = out.state_dict()["2.weight"].clone()
     out(random_tensor(4, 3, 8, 8)).square().sum().backward()
     torch.optim.SGD(out.parameters(), lr=0.1).step()

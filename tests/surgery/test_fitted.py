@@ -1,4 +1,4 @@
-"""Condensed regions: one conv with a norm, in place of layers, computes what it is given and merges exactly."""
+"""Condensed regions: one conv, perhaps with a norm, in place of layers, computes what it is given and merges exactly."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from zoo_registry import random_tensor
 @pytest.mark.parametrize(
     "name", ["plain", "inverted", "asymmetric", "even_same_residual", "time_shifted_block", "dilated"]
 )
-def test_a_condensed_region_is_a_conv_and_a_norm_and_merges_to_its_own_weights(name: str) -> None:
+def test_a_condensed_region_is_a_conv_and_perhaps_a_norm_and_merges_to_its_own_weights(name: str) -> None:
     traced = zoo.traced(name)
     net = lm.rewrite(traced, random_solution(lm.plan(traced), random.Random(5))).eval()
+    normed = any(isinstance(part, nn.BatchNorm2d) for part in traced.module.modules())
     generator = torch.Generator().manual_seed(0)
     for number in range(len(net.surgery.regions)):
         before = region_kernel(net, number)
@@ -36,7 +37,8 @@ def test_a_condensed_region_is_a_conv_and_a_norm_and_merges_to_its_own_weights(n
         assert after.spec == before.spec
         assert after.shifts.keys() == before.shifts.keys() == site.shifts.keys()
         roles = [node.meta["role"] for node in site.members if node.meta["role"] not in (Role.PAD, Role.SHIFT)]
-        assert roles in ([Role.CONV] * (1 + len(before.shifts)) + [Role.NORM], [Role.CONV])
+        convs = [Role.CONV] * (1 + len(before.shifts))
+        assert roles in ([[*convs, Role.NORM], [Role.CONV]] if normed else [convs])
     merged = lm.merge(copy.deepcopy(net))  # compares every region with its kernel, and the whole
     assert sum(isinstance(part, nn.BatchNorm2d) for part in merged.modules()) == 0
 
@@ -51,8 +53,15 @@ def test_a_region_that_is_conv_and_norm_keeps_its_modules() -> None:
     assert list(net.state_dict()) == keys
 
 
-def test_a_conv_without_bias_and_norm_gets_a_norm_for_its_shift() -> None:
-    traced = lm.trace(nn.Sequential(nn.Conv2d(3, 4, 3, bias=False)).eval(), random_tensor(2, 3, 8, 8))
+@pytest.mark.parametrize(("behind", "holds_shift"), [(nn.BatchNorm2d(4), "0_norm.bias"), (nn.ReLU(), "0.bias")])
+def test_a_conv_without_bias_and_norm_gets_what_its_network_has_for_its_shift(
+    behind: nn.Module, holds_shift: str
+) -> None:
+    convs = nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), nn.Conv2d(4, 4, 3)
+    traced = lm.trace(nn.Sequential(*convs, behind).eval(), random_tensor(2, 3, 8, 8))
     net = lm.rewrite(traced, [])
+    keys = set(net.state_dict())
     condense(net, 0, region_kernel(net, 0))
-    assert "0_norm.bias" in net.state_dict()
+    new = set(net.state_dict()) - keys
+    assert holds_shift in new
+    assert any("norm" in key for key in new) == isinstance(behind, nn.BatchNorm2d)

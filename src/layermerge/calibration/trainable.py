@@ -1,4 +1,4 @@
-"""Trainable: a fitted kernel as modules that train: a conv and a norm that is initialised from the conv's own output.
+"""Trainable: a fitted kernel as modules that train: a conv and perhaps a norm that begins with the conv's own statistics.
 
 In: a kernel, and the modules that are to compute it. Out: their weights.
 """
@@ -43,14 +43,14 @@ def write_kernel(modules: FittedModules, kernel: Kernel, spread: Spread) -> None
     """Lets the modules compute the kernel; `spread` is that of its output."""
     conv, norm = modules.conv, modules.norm
     conv.weight.copy_(kernel.weight)
+    for name, carrier in modules.carriers.items():
+        carrier.weight.copy_(kernel.shifts[name][:, :, None, None])
     if norm is None:
         assert conv.bias is not None
         conv.bias.copy_(kernel.bias)
         return
     assert norm.running_mean is not None
     assert norm.running_var is not None
-    for name, carrier in modules.carriers.items():
-        carrier.weight.copy_(kernel.shifts[name][:, :, None, None])
     offset = 0.0 if conv.bias is None else conv.bias.double()
     norm.running_mean.copy_(spread.mean - kernel.bias + offset)
     norm.running_var.copy_(spread.variance)

@@ -1,8 +1,8 @@
-"""Fitted regions: one conv with a norm in the place of a region's layers, for kernels that are not the layers' product.
+"""Fitted regions: one conv in the place of a region's layers, for kernels that are not the layers' product.
 
 In: a rewritten network, the number of a region, the kernel that it is to compute. Out: the same network, whose region is a
-conv, the carriers of its shifts and a norm; it trains, and `merge` folds it as any other. A region that is one conv, with or
-without a norm, keeps its own modules.
+conv, the carriers of its shifts and, in networks that have batch norms, one of these; it trains, and `merge` folds it as any
+other. A region that is one conv, with or without a norm, keeps its own modules.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Norm = nn.modules.batchnorm._BatchNorm
 
 @dataclass(frozen=True)
 class FittedModules:
-    """What computes a fitted region: conv, what carries each shift, norm; a conv without a norm has a bias."""
+    """What computes a fitted region: a conv, what carries each shift, a batch norm; a conv without a norm has a bias."""
 
     conv: nn.Conv2d
     norm: Norm | None
@@ -52,22 +52,25 @@ def _own_modules(module: RewrittenModule, site: Site) -> FittedModules | None:
 def condense(module: RewrittenModule, number: int, kernel: Kernel) -> FittedModules:
     """The region's conv and norm; where its layers are more than that, new ones of the kernel's shape take their place.
 
-    Weights are still to be written: by `calibrate`, or from a file.
+    A network that never had batch norms is not given any: in training they would hide how the layers before them drift, and
+    their statistics would lag behind. Weights are still to be written: by `calibrate`, or from a file.
     """
     site = find_site(module.graph, number)
     if (own := _own_modules(module, site)) is not None:
         return own
-    name = merged_name(module, module.surgery.regions[number])
+    name, spec = merged_name(module, module.surgery.regions[number]), kernel.spec
+    norm = nn.BatchNorm2d(spec.out_channels) if module.surgery.structure.has_batch_norms else None
     with torch.random.fork_rng(devices=()):  # their weights are drawn, and then written over
         carriers = {
             shift: nn.Conv2d(matrix.shape[1], matrix.shape[0], 1, bias=False) for shift, matrix in kernel.shifts.items()
         }
-        made = FittedModules(_conv_of(kernel.spec), nn.BatchNorm2d(kernel.spec.out_channels), carriers)
-    paths = {name: made.conv, f"{name}_norm": made.norm} | {f"{name}_{shift}": one for shift, one in carriers.items()}
+        made = FittedModules(_conv_of(spec, bias=norm is None), norm, carriers)
+    paths: dict[str, nn.Module] = {name: made.conv, **{f"{name}_{shift}": one for shift, one in carriers.items()}}
+    if norm is not None:
+        paths[f"{name}_norm"] = norm
     for path, part in paths.items():
-        assert part is not None
         module.set_submodule(path, part.to(module.device, module.dtype).train(module.training))
-    end = _insert(module, site, kernel, name, number)
+    end = _insert(module, site, kernel, name, number, normed=norm is not None)
     site.end.replace_all_uses_with(end)
     for node in reversed(site.members):
         module.graph.erase_node(node)
@@ -90,15 +93,14 @@ def _pads_itself(spec: ConvSpec) -> bool:
     return top == bottom and left == right
 
 
-def _conv_of(spec: ConvSpec) -> nn.Conv2d:
-    """Without a bias, which the norm has."""
+def _conv_of(spec: ConvSpec, *, bias: bool) -> nn.Conv2d:
     padding = (spec.padding[0], spec.padding[2]) if _pads_itself(spec) else (0, 0)
     return nn.Conv2d(
-        spec.in_channels, spec.out_channels, spec.kernel, spec.stride, padding, spec.dilation, spec.groups, bias=False
+        spec.in_channels, spec.out_channels, spec.kernel, spec.stride, padding, spec.dilation, spec.groups, bias
     )
 
 
-def _insert(module: RewrittenModule, site: Site, kernel: Kernel, name: str, number: int) -> fx.Node:
+def _insert(module: RewrittenModule, site: Site, kernel: Kernel, name: str, number: int, *, normed: bool) -> fx.Node:
     """The nodes of a condensed region, before its old end; the last of them gives its output."""
     graph, plain = module.graph, {**site.end.meta, "region": number}
 
@@ -118,4 +120,4 @@ def _insert(module: RewrittenModule, site: Site, kernel: Kernel, name: str, numb
             carried = noted(graph.call_module(f"{name}_{shift}", (read,)), Role.CONV, "conv2d", carries=shift)
             carried.meta["shape"] = (read.meta["shape"][0], matrix.shape[0], 1, 1)
             latest = noted(graph.call_function(torch.add, (latest, carried)), Role.SHIFT, "add")
-        return noted(graph.call_module(f"{name}_norm", (latest,)), Role.NORM, "batch_norm")
+        return noted(graph.call_module(f"{name}_norm", (latest,)), Role.NORM, "batch_norm") if normed else latest

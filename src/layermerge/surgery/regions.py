@@ -32,12 +32,13 @@ def region_kernel(module: RewrittenModule, number: int) -> Kernel:
 
 
 def _condensed(module: RewrittenModule, region: Reading, members: tuple[fx.Node, ...]) -> Kernel:
-    """One conv, what carries its shifts, and a norm: what calibration made of the region's layers."""
-    *inner, norm = members
-    kernels = [Kernel.of(*conv_tensors(module, node), region.spec) for node in inner if node.meta["role"] is Role.CONV]
-    names = [node.meta.get("carries") for node in inner if node.meta["role"] is Role.CONV]
+    """One conv, what carries its shifts, and perhaps a norm: what calibration made of the region's layers."""
+    convs = [node for node in members if node.meta["role"] is Role.CONV]
+    kernels = [Kernel.of(*conv_tensors(module, node), region.spec) for node in convs]
+    names = [node.meta.get("carries") for node in convs]
     shifts = {name: one.weight[:, :, 0, 0] for name, one in zip(names, kernels, strict=True) if name}
-    return replace(kernels[0], shifts=shifts).scaled(*affine_of(module, norm))
+    kernel = replace(kernels[0], shifts=shifts)
+    return kernel.scaled(*affine_of(module, members[-1])) if members[-1].meta["role"] is Role.NORM else kernel
 
 
 class _Multiplier:

@@ -81,7 +81,7 @@ class Surgery:
     added_activations: bool
     origin: Origin = Origin()
     fits: tuple[FittedRange, ...] = ()
-    """What calibration changed; such a region is one conv with a norm."""
+    """What calibration changed; such a region is one conv, with a batch norm where the network has any."""
 
     @property
     def gates(self) -> tuple[Gate, ...]:

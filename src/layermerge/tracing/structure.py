@@ -174,6 +174,10 @@ class Structure:
         pairs = [pair for chains, openings in holders for pair in zip(chains, openings, strict=True)]
         return tuple((next(self.layers_of(chain)), opening) for chain, opening in pairs)
 
+    @cached_property
+    def has_batch_norms(self) -> bool:
+        return any(one.role is Role.NORM and one.module is not None for one in self.operations.values())
+
     def branch(self, start: int, end: int) -> Block | None:
         """The outermost residual block of just these layers that has no conv on its shortcut: it can do without them."""
         own = (block for block in self.blocks if (block.start, block.end, block.shortcut) == (start, end, None))
