@@ -32,7 +32,7 @@ def units(layout: tuple[int, ...], *batches: Any) -> tuple[Unit, ...]:
     return units_of(lambda: [rows(batch) for batch in batches], [layout])
 
 
-def by_hand(mine: Any, theirs: Any, known: Any) -> Any:
+def by_hand(mine: Any, theirs: Any, known: Any, *, either: bool = False) -> Any:
     """The error of each image (images x anchors x kinds), in numpy: units and usual answers are those of `known`."""
     mine, theirs, known = (said.astype(np.float64) for said in (mine, theirs, known))
     variance = known.var(0, ddof=1).mean(0)
@@ -40,12 +40,10 @@ def by_hand(mine: Any, theirs: Any, known: Any) -> Any:
     def unusual(said: Any) -> Any:
         return ((said - known.mean(0)) ** 2 / variance).mean(2)
 
-    def counted(said: Any) -> Any:
-        return (1 + unusual(said)) / 2
-
-    scale = (unusual(known) * counted(known)).mean() / unusual(known).mean()
+    scale = (unusual(known) * (1 + unusual(known)) / 2).mean() / unusual(known).mean()
     apart = ((mine - theirs) ** 2 / variance).mean(2)
-    return (apart * counted(theirs)).mean(1) / scale
+    found = np.maximum(unusual(theirs), unusual(mine)) if either else unusual(theirs)
+    return (apart * (1 + found) / 2).mean(1) / scale
 
 
 def test_every_kind_counts_in_units_of_its_own_variance_and_unusual_places_count_more() -> None:
@@ -56,6 +54,23 @@ def test_every_kind_counts_in_units_of_its_own_variance_and_unusual_places_count
     assert found.shape == (40, 1)
     assert found.dtype == torch.float64
     assert found[:, 0].numpy() == pytest.approx(by_hand(other, original, original), rel=1e-5)
+    found = errors(rows(other), rows(original), units((ANCHORS, 4), original[:25], original[25:]), either=True)
+    assert found[:, 0].numpy() == pytest.approx(by_hand(other, original, original, either=True), rel=1e-5)
+
+
+def test_training_does_not_make_a_network_in_doubt_see_things_everywhere() -> None:
+    """One that cannot tell where the six of 100 bright places are should say little; told by the original alone, half."""
+    original = (default_rng(0).random((200, 100, 1)) < 0.06).astype(np.float32)
+    unit = units((100, 1), original)
+    said = np.linspace(0, 1, 101, dtype=np.float32)
+    lost = {
+        either: [
+            float(errors(rows(np.full_like(original, one)), rows(original), unit, either=either).mean()) for one in said
+        ]
+        for either in (True, False)
+    }
+    assert said[np.argmin(lost[False])] == pytest.approx(0.5, abs=0.05)
+    assert said[np.argmin(lost[True])] < 0.3
 
 
 def test_a_box_that_is_read_counts_more_than_one_that_nobody_reads() -> None:
@@ -132,16 +147,19 @@ def test_a_kind_that_never_changes_is_counted_in_its_size() -> None:
     assert bool(unit.weights.isfinite().all())
 
 
-def test_gradients_flow_and_agree_with_what_is_reported() -> None:
+@pytest.mark.parametrize("either", [False, True])
+def test_gradients_flow_and_agree_with_what_is_reported(*, either: bool) -> None:
     original, other = detections(6), detections(6, 9)
     unit = units((ANCHORS, 4), original)
     (mine,) = rows(other)
     mine.requires_grad_()
-    found = errors((mine,), rows(original), unit)
+    found = errors((mine,), rows(original), unit, either=either)
     torch.autograd.backward(found.sum())
     assert mine.grad is not None
     assert bool(mine.grad.abs().sum() > 0)
-    assert found.detach().double().numpy() == pytest.approx(errors(rows(other), rows(original), unit).numpy(), rel=1e-5)
+    assert found.detach().double().numpy() == pytest.approx(
+        errors(rows(other), rows(original), unit, either=either).numpy(), rel=1e-5
+    )
 
 
 def test_outputs_that_are_not_finite_are_refused() -> None:

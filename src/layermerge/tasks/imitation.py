@@ -2,9 +2,9 @@
 
 In: images, and the original, which `compress` and everything that opens a run provide. With d the error of a tensor
 (`units`): the figure reported is d, of all tensors the mean. Training minimises log(1 + d), so that steps do not grow with
-the distance of a network that was cut down; the score is -d / (1 + d) on held-out images, which is -d near the original, and
-never falls below -1, so that it is on the scale of shares. Images that come again and again are shown to the original once,
-and its outputs are held, up to a bound.
+the distance of a network that was cut down, with places counted by what either network says; the score is -d / (1 + d) on
+held-out images, which is -d near the original, and never falls below -1, so that it is on the scale of shares. Images that
+come again and again are shown to the original once, and its outputs are held, up to a bound.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Imitation(Task):
 
     def _mean(self, outputs: Any, theirs: Answers, count: int) -> Tensor:
         known = self._known
-        return errors(known.form.read(outputs, count), theirs, known.units).mean(0).log1p().mean()
+        return errors(known.form.read(outputs, count), theirs, known.units, either=True).mean(0).log1p().mean()
 
     # -- evaluation
 

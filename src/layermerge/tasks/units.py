@@ -7,7 +7,8 @@ has a unit of its own, as if it were a tensor, or the scores, which vary least a
 
 Nor do all places count alike. Few of a detector's anchors hold an object, and of the others nobody reads the boxes; a text map
 is dark nearly everywhere. One half of an error counts alike at every place, the other by how unusual the original's answer
-there is: how far, of all kinds the mean, it is from what the original says there on average.
+there is: how far, of all kinds the mean, it is from what the original says there on average. Training counts places by what
+either network says: if only the original's word counted, a network that is in doubt would see something everywhere.
 """
 
 from __future__ import annotations
@@ -74,8 +75,11 @@ class Unit:
     scale: float = 1.0
     """Errors of the mean answer grow by it as unusual places count more, so they are divided by it."""
 
-    def errors(self, mine: Tensor, theirs: Tensor) -> Tensor:
-        """One an image; in float64 where nothing is trained. Gradients flow into `mine`."""
+    def errors(self, mine: Tensor, theirs: Tensor, *, either: bool) -> Tensor:
+        """One an image; in float64 where nothing is trained. Gradients flow into `mine`, but not through what places count.
+
+        Places count by what the original says there, or by what either says.
+        """
         theirs = theirs.to(mine.device).float()
         apart = (mine.float() - theirs).square()
         if not mine.requires_grad:
@@ -83,7 +87,10 @@ class Unit:
         weights = self.weights.to(apart)
         if self.places is None:
             return apart.mean(1) * weights
-        factors = counted(self.places.unusual(theirs, self.weights)) / self.scale
+        unusual = self.places.unusual(theirs, self.weights)
+        if either:
+            unusual = torch.maximum(unusual, self.places.unusual(mine.detach().float(), self.weights))
+        factors = counted(unusual) / self.scale
         return (apart * self.places.values(factors)) @ weights / len(weights)
 
 
@@ -121,9 +128,9 @@ def _scaled(units: Sequence[Unit], batches: Iterable[Answers]) -> tuple[Unit, ..
     )
 
 
-def errors(mine: Answers, theirs: Answers, units: Sequence[Unit]) -> Tensor:
-    """Images x tensors: squared errors in these units."""
-    columns = [unit.errors(got, wanted) for got, wanted, unit in zip(mine, theirs, units, strict=True)]
+def errors(mine: Answers, theirs: Answers, units: Sequence[Unit], *, either: bool = False) -> Tensor:
+    """Images x tensors: squared errors in these units; to be trained on where places count by what `either` says."""
+    columns = [unit.errors(got, wanted, either=either) for got, wanted, unit in zip(mine, theirs, units, strict=True)]
     count = max(map(len, columns))
     return torch.stack([column.expand(count) for column in columns], 1)
 
